@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+//
+// The text of --help.
+#include "options.hpp"
+
+namespace generate {
+
+std::string_view help_text() noexcept {
+  return R"(generate - text from a DeepSeek-V4.1-Flash model folder
+
+usage: generate [options]        without a prompt: the demo continues "In the beginning"
+
+model
+  --model DIR            folder with config.json, *.safetensors and tokenizer.json (default: the demo)
+  --backend ref          ref: the CPU reference (default)
+  --numeric CLASS        exact (default): float32; deployed: the released model's own roundings
+  --threads N            at least 1; ref runs on one whatever N is
+
+prompt, one of
+  --prompt TEXT          encoded as it stands; added tokens that it spells out become those tokens
+  --prompt-file FILE     the same from a file
+  --tokens 1,2,3         ids; the output is ids too, the end-of-sequence id included
+  --chat                 the text is a user's message, in which no text becomes a control token;
+                         without a text, standard input is a conversation, one message a line
+  --bos                  put the begin-of-sequence token first (alone, it is the whole prompt)
+  --image-span F:N       N prompt positions from F on are an image span
+
+chat
+  --system TEXT          a system message first
+  --thinking             let the model reason first; its reasoning ends with </think>
+  --effort N             how much of it, 1 to 100 (default 75)
+
+tokens
+  --max-tokens N         at most N (default 256); the end-of-sequence token ends the text and counts
+  --temperature T        0 (default): the likeliest token; else sample
+  --top-k K              of the K likeliest (default 0: all), then
+  --top-p P              of the likeliest that together have share P (default 1: all), then
+  --min-p P              of those with at least P times the likeliest one's probability (default 0: all)
+  --seed S               a token depends on seed, position and logits alone (default 0)
+
+results
+  --perplexity FILE      no text: bits per byte of FILE, in windows of max_position_embeddings tokens
+  --logits-out FILE      safetensors: logits of every token fed or produced, and the tokens
+  --stats FILE           JSON: counts, seconds, numeric class, backend
+  --quiet                no progress and no summary (they appear only on a terminal)
+  --help                 this text
+
+Status: 0, or 2 after one message on standard error; result files are then as they were.
+)";
+}
+
+}  // namespace generate

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+//
+// One table of options: its rows say what an option's value is and where it goes; the loop over the arguments knows
+// none of them.
+#include "options.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "numbers.hpp"
+
+namespace generate {
+
+namespace {
+
+using Text = std::string_view;
+
+struct Row {
+  Text name;
+  bool takes_value;
+  void (*set)(Options&, Text name, Text value);
+};
+
+std::string quoted(Text text) {
+  return "'" + std::string(text) + "'";
+}
+
+std::string some_text(Text name, Text value, const char* what) {
+  if (value.empty()) refuse(std::string(name) + ": expected " + what + ", got nothing");
+  return std::string(value);
+}
+
+std::vector<std::int32_t> id_list(Text name, Text value) {
+  std::vector<std::int32_t> ids;
+  for (Text piece : split(value, ',')) {
+    ids.push_back(integer<std::int32_t>(name, piece, 0, std::numeric_limits<std::int32_t>::max()));
+  }
+  return ids;
+}
+
+std::pair<std::int64_t, std::int64_t> span(Text name, Text value) {
+  const auto parts = split(value, ':');
+  if (parts.size() != 2) refuse(std::string(name) + ": expected FIRST:COUNT, got " + quoted(value));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  return {integer<std::int64_t>(name, parts[0], 0, kMost), integer<std::int64_t>(name, parts[1], 1, kMost)};
+}
+
+dsv41::Numeric numeric(Text name, Text value) {
+  for (dsv41::Numeric n : {dsv41::Numeric::exact, dsv41::Numeric::deployed}) {
+    if (value == dsv41::numeric_name(n)) return n;
+  }
+  refuse(std::string(name) + ": expected exact or deployed, got " + quoted(value));
+}
+
+std::string backend(Text name, Text value) {
+  if (value != "ref") refuse(std::string(name) + ": expected ref, got " + quoted(value));
+  return std::string(value);
+}
+
+constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMostSeed = std::numeric_limits<std::uint64_t>::max();
+
+const Row kRows[] = {
+    {"--model", true, [](Options& o, Text n, Text v) { o.model = some_text(n, v, "a folder"); }},
+    {"--prompt", true, [](Options& o, Text n, Text v) { o.prompt = some_text(n, v, "a text"); }},
+    {"--prompt-file", true, [](Options& o, Text n, Text v) { o.prompt_file = some_text(n, v, "a file"); }},
+    {"--tokens", true, [](Options& o, Text n, Text v) { o.tokens = id_list(n, v); }},
+    {"--chat", false, [](Options& o, Text, Text) { o.chat = true; }},
+    {"--system", true, [](Options& o, Text n, Text v) { o.system = some_text(n, v, "a text"); }},
+    {"--thinking", false, [](Options& o, Text, Text) { o.thinking = true; }},
+    {"--effort", true, [](Options& o, Text n, Text v) { o.effort = integer<std::int32_t>(n, v, 1, 100); }},
+    {"--bos", false, [](Options& o, Text, Text) { o.bos = true; }},
+    {"--image-span", true, [](Options& o, Text n, Text v) { o.image_span = span(n, v); }},
+    {"--max-tokens", true,
+     [](Options& o, Text n, Text v) { o.max_tokens = integer<std::int64_t>(n, v, 0, kMostTokens); }},
+    {"--temperature", true,
+     [](Options& o, Text n, Text v) {
+       o.sampler.temperature = decimal(n, v, "a number of at least 0", [](double x) { return x >= 0; });
+     }},
+    {"--top-k", true,
+     [](Options& o, Text n, Text v) { o.sampler.top_k = integer<std::int64_t>(n, v, 0, kMostTokens); }},
+    {"--top-p", true,
+     [](Options& o, Text n, Text v) {
+       o.sampler.top_p = decimal(n, v, "a number above 0 and at most 1", [](double x) { return x > 0 && x <= 1; });
+     }},
+    {"--min-p", true,
+     [](Options& o, Text n, Text v) {
+       o.sampler.min_p = decimal(n, v, "a number from 0 to 1", [](double x) { return x >= 0 && x <= 1; });
+     }},
+    {"--seed", true, [](Options& o, Text n, Text v) { o.sampler.seed = integer<std::uint64_t>(n, v, 0, kMostSeed); }},
+    {"--backend", true, [](Options& o, Text n, Text v) { o.backend = backend(n, v); }},
+    {"--numeric", true, [](Options& o, Text n, Text v) { o.numeric = numeric(n, v); }},
+    {"--threads", true, [](Options& o, Text n, Text v) { o.threads = integer<std::int64_t>(n, v, 1, 4096); }},
+    {"--perplexity", true, [](Options& o, Text n, Text v) { o.perplexity = some_text(n, v, "a file"); }},
+    {"--logits-out", true, [](Options& o, Text n, Text v) { o.logits_out = some_text(n, v, "a file"); }},
+    {"--stats", true, [](Options& o, Text n, Text v) { o.stats = some_text(n, v, "a file"); }},
+    {"--quiet", false, [](Options& o, Text, Text) { o.quiet = true; }},
+    {"--help", false, [](Options& o, Text, Text) { o.help = true; }},
+};
+
+const Row& row_of(Text argument, Text name) {
+  const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == name; });
+  if (row != std::end(kRows)) return *row;
+  if (argument.substr(0, 1) == "-") refuse("unknown option " + quoted(name) + "; --help lists them");
+  refuse("unexpected argument " + quoted(argument) + "; a prompt goes behind --prompt");
+}
+
+using Given = std::set<Text>;
+
+/// Refuses the first option of `others` that was given beside `name`.
+void exclude(const Given& given, Text name, std::initializer_list<Text> others) {
+  if (!given.contains(name)) return;
+  for (Text other : others) {
+    if (given.contains(other)) refuse(std::string(name) + " and " + std::string(other) + " exclude each other");
+  }
+}
+
+void demand(const Given& given, Text name, Text needed) {
+  if (given.contains(name) && !given.contains(needed)) {
+    refuse(std::string(name) + ": works only with " + std::string(needed));
+  }
+}
+
+void check_combination(const Options& o, const Given& given) {
+  exclude(given, "--prompt", {"--prompt-file", "--tokens"});
+  exclude(given, "--prompt-file", {"--tokens"});
+  exclude(given, "--chat", {"--tokens", "--bos", "--image-span"});
+  exclude(given, "--perplexity", {"--prompt", "--prompt-file", "--tokens", "--chat", "--image-span", "--logits-out"});
+  for (Text name : {"--system", "--thinking", "--effort"}) demand(given, name, "--chat");
+  demand(given, "--effort", "--thinking");
+  if (o.chat && !o.prompt && !o.prompt_file) {
+    if (o.logits_out) refuse("--logits-out: with --chat it needs --prompt or --prompt-file");
+    if (o.max_tokens == 0) refuse("--max-tokens: a conversation needs at least 1, got '0'");
+  }
+}
+
+}  // namespace
+
+Options parse_options(const std::vector<std::string>& arguments) {
+  Options options;
+  Given given;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const Text argument = arguments[i];
+    const std::size_t equals = argument.substr(0, 2) == "--" ? argument.find('=') : Text::npos;
+    const Row& row = row_of(argument, argument.substr(0, equals));
+    const std::string name(row.name);
+    if (!given.insert(row.name).second) refuse(name + ": given twice");
+    Text value;
+    if (!row.takes_value) {
+      if (equals != Text::npos) refuse(name + ": takes no value, got " + quoted(argument.substr(equals + 1)));
+    } else if (equals != Text::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size() && arguments[i + 1].compare(0, 2, "--") != 0) {
+      value = arguments[++i];
+    } else {
+      refuse(name + ": expected a value (" + name + "=VALUE for one that begins with --)");
+    }
+    row.set(options, row.name, value);
+  }
+  if (!options.help) check_combination(options, given);
+  return options;
+}
+
+}  // namespace generate

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+//
+// The recorder on the library's safetensors writer.
+#include "recorder.hpp"
+
+#include "dsv41/runtime/safetensors.hpp"
+
+namespace generate {
+
+void Recorder::add(std::span<const std::int32_t> ids, dsv41::In<float, 2> logits) {
+  vocab_ = logits.extent(1);
+  tokens_.insert(tokens_.end(), ids.begin(), ids.end());
+  for (std::int64_t row = 0; row < logits.extent(0); ++row) {
+    const float* first = logits.row(row).data();
+    logits_.insert(logits_.end(), first, first + vocab_);
+  }
+}
+
+void Recorder::save(const std::string& path) const {
+  using namespace dsv41::runtime;
+  const auto positions = static_cast<std::int64_t>(tokens_.size());
+  const TensorSource tensors[] = {
+      {.name = "logits", .dtype = DType::f32, .shape = {positions, vocab_}, .data = std::as_bytes(std::span(logits_))},
+      {.name = "tokens", .dtype = DType::i64, .shape = {positions}, .data = std::as_bytes(std::span(tokens_))}};
+  write_safetensors(path, tensors);
+}
+
+}  // namespace generate

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+//
+// What a run says about itself: the summary line, the perplexity line, the JSON of --stats.
+#pragma once
+
+#include <string>
+
+#include "options.hpp"
+#include "perplexity.hpp"
+#include "sequence.hpp"
+
+namespace generate {
+
+/// Tokens, tokens per second and time to first token, for a terminal.
+std::string summary_line(const Figures& figures);
+
+/// "bits_per_byte X  tokens N  bytes M\n".
+std::string perplexity_line(const Perplexity& result);
+
+/// One JSON object: model, backend, numeric_class, threads, seed, prompt_tokens, generated_tokens, position, stop, the
+/// times of Figures in seconds, and rates; decode_tokens_per_s counts the tokens after a reply's first.
+std::string stats_json(const std::string& model, const Options& options, const Figures& figures);
+
+/// The same with bits_per_byte, bits, predicted_tokens and bytes; prompt_tokens are the text's, prefill_s is the time
+/// of its evaluation; no stop and no time to first token.
+std::string stats_json(const std::string& model, const Options& options, double load_s, const Perplexity& result);
+
+}  // namespace generate

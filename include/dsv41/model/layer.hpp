@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+//
+// One backbone layer: the modules in the order a token meets them. Rows 1b to 9 of docs/token_path.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "dsv41/core/schedule.hpp"
+#include "dsv41/model/state.hpp"
+#include "dsv41/modules/csa2/attention.hpp"
+#include "dsv41/modules/csa2/compressor.hpp"
+#include "dsv41/modules/csa2/indexer.hpp"
+#include "dsv41/modules/engram/memory.hpp"
+#include "dsv41/modules/mhc.hpp"
+#include "dsv41/modules/moe.hpp"
+
+namespace dsv41 {
+
+class Layer {
+ public:
+  /// `frequencies` are those of the layer's kind; `weights` must outlive the layer.
+  Layer(const ModelConfig& config, const LayerPlan& plan, std::size_t index, const LayerWeights& weights,
+        In<float, 1> frequencies, Numeric numeric)
+      : plan_(plan),
+        index_(index),
+        dim_(config.dim),
+        numeric_(numeric),
+        attn_seam_(config, weights.attn_seam, numeric),
+        attn_(config, weights.attn, frequencies, numeric),
+        ffn_seam_(config, weights.ffn_seam, numeric),
+        moe_(config, weights.moe, numeric) {
+    if (plan.engram >= 0) engram_.emplace(config, weights.engram, numeric);
+    if (plan.kind == LayerKind::full)
+      compressor_.emplace(config, weights.attn.compressor, plan.ratio, frequencies, numeric);
+    if (plan.kind == LayerKind::full || plan.kind == LayerKind::reindex) {
+      indexer_.emplace(config, weights.attn.indexer, plan, frequencies, numeric);
+    }
+  }
+
+  /// `pending` [rows, dim] is the output of the sublayer before this layer that the streams do not hold yet; empty: none.
+  /// Leaves the layer's own last output in t.ffn_out, for the next seam to add.
+  template <ops::Backend B>
+  void forward(B& b, const Batch& batch, In<float, 2> pending, const ScratchViews& t) const noexcept {
+    if (engram_) {
+      if (!pending.empty())
+        b.run(ops::MhcExpand{.y = pending, .mix = t.mix, .streams = t.streams, .numeric = numeric_});
+      pending = {};
+      engram_->forward(b, t.engram.table_rows.row(plan_.engram), batch.image, t.engram, t.streams);
+    }
+    attn_seam_.forward(b, pending, t.streams, t.mix, t.attn_in);
+    if (plan_.tap >= 0)
+      b.run(ops::StreamMean{.streams = t.streams, .tap = t.taps.columns(plan_.tap * dim_, dim_), .numeric = numeric_});
+    attend(b, t.attn_in, batch, t, t.attn_out);
+    ffn_seam_.forward(b, t.attn_out, t.streams, t.mix, t.ffn_in);
+    moe_.forward(b, t.ffn_in, batch.image, t.moe, t.ffn_out);
+  }
+
+  /// The attention sublayer alone: x -> y [rows, dim], with everything it remembers and selects on the way.
+  template <ops::Backend B>
+  void attend(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t, Out<float, 2> y) const noexcept {
+    attn_.project(b, x, batch, t.attn);
+    attn_.remember(b, batch.segments, index_, t.attn);
+    if (compressor_) compressor_->forward(b, x, batch.segments, static_cast<std::size_t>(plan_.source), t.compressor);
+    if (indexer_) indexer_->forward(b, x, t.attn.qr, batch, t.indexer, t.selection);
+    attn_.attend(b, batch, index_, plan_.source, t.selection, t.attn, y);
+  }
+
+  const Moe& moe() const { return moe_; }
+
+ private:
+  LayerPlan plan_;
+  std::size_t index_;
+  std::int64_t dim_;
+  Numeric numeric_;
+  std::optional<EngramMemory> engram_;
+  MhcSeam attn_seam_;
+  Attention attn_;
+  std::optional<Compressor> compressor_;
+  std::optional<Indexer> indexer_;
+  MhcSeam ffn_seam_;
+  Moe moe_;
+};
+
+}  // namespace dsv41

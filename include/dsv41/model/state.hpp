@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+//
+// The three kinds of memory of a running model are Weights (immutable), State (what a sequence remembers) and Scratch (meaningless
+// between steps). This file lays out State and Scratch in a backend's memory; no buffer serves two meanings.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "dsv41/core/arena.hpp"
+#include "dsv41/core/config.hpp"
+#include "dsv41/modules/csa2/attention.hpp"
+#include "dsv41/modules/csa2/compressor.hpp"
+#include "dsv41/modules/csa2/indexer.hpp"
+#include "dsv41/modules/engram/memory.hpp"
+#include "dsv41/modules/moe.hpp"
+#include "dsv41/modules/sequence.hpp"
+#include "dsv41/numerics/engram_hash.hpp"
+
+namespace dsv41 {
+
+/// What memory is sized for.
+struct Limits {
+  std::int64_t max_context = 0;  ///< positions of a sequence
+  std::int64_t max_rows = 0;     ///< rows of a step, over all sequences
+  std::int64_t score_rows = 1;   ///< rows of index scores that survive a step; max_rows keeps all, for inspection
+};
+
+/// One sequence's caches. They start empty; reset() empties them again.
+template <class B>
+class State {
+ public:
+  State(B& b, const ModelConfig& config, const Limits& limits)
+      : backend_(&b), sequence_(std::make_unique<SequenceState>()) {
+    arena_ = Arena<B>(b, [&](Cursor& cursor) { layout(cursor, config, limits); });
+    reset();
+  }
+
+  SequenceState& sequence() { return *sequence_; }
+  std::int64_t position() const { return sequence_->position; }
+  std::size_t bytes() const { return arena_.bytes(); }
+
+  /// Forgets everything: position 0, no history. Cached rows need no clearing: nothing at or beyond `position` is read
+  /// before it is written.
+  void reset() {
+    sequence_->position = 0;
+    std::int32_t dead[kMaxNgram];
+    for (std::int32_t& d : dead) d = numerics::kEngramDead;
+    const Out<std::int32_t, 1>& history = sequence_->engram_history;
+    backend_->upload(history.data(), dead, static_cast<std::size_t>(history.size()) * sizeof dead[0]);
+  }
+
+ private:
+  void layout(Cursor& cursor, const ModelConfig& c, const Limits& limits) {
+    SequenceState& s = *sequence_;
+    s.rings.resize(static_cast<std::size_t>(c.layers));
+    for (Out<float, 2>& ring : s.rings) cursor.take(ring, {c.window + limits.max_rows - 1, c.head_dim});
+    s.sources.resize(c.kv_sources.size());
+    for (std::size_t i = 0; i < s.sources.size(); ++i) {
+      const std::int64_t ratio = c.ratios[static_cast<std::size_t>(c.kv_sources[i])];
+      cursor.take(s.sources[i].entries, {limits.max_context / ratio, c.head_dim});
+      cursor.take(s.sources[i].index_keys, {limits.max_context / ratio, c.index_dim});
+      if (ratio == 1) continue;
+      cursor.take(s.sources[i].carry_kv, {ratio, c.head_dim});
+      cursor.take(s.sources[i].carry_gate, {ratio, c.head_dim});
+    }
+    if (!c.engram.layers.empty()) cursor.take(s.engram_history, {static_cast<std::int64_t>(c.engram.max_ngram) - 1});
+  }
+
+  B* backend_;
+  std::unique_ptr<SequenceState> sequence_;  // segments point to it, so it does not move
+  Arena<B> arena_;
+};
+
+/// Every buffer of a step, by name.
+struct ScratchViews {
+  Out<float, 3> streams;   // [rows, hc, dim]          residual streams
+  Out<float, 2> mix;       // [rows, (2 + hc) * hc]    pre, post and comb of the last seam
+  Out<float, 2> attn_in;   // [rows, dim]
+  Out<float, 2> attn_out;  // [rows, dim]
+  Out<float, 2> ffn_in;    // [rows, dim]
+  Out<float, 2> ffn_out;   // [rows, dim]
+  Out<float, 2> taps;      // [rows, taps * dim]       inputs of the draft stages; empty without a drafter
+  Out<float, 2> head_in;   // [rows, dim]
+  AttentionScratch attn;
+  CompressorScratch compressor;
+  IndexerScratch indexer;
+  Selection selection;
+  MoeScratch moe;
+  EngramScratch engram;
+
+  void layout(Cursor& cursor, const ModelConfig& c, const Limits& limits) {
+    const std::int64_t rows = limits.max_rows;
+    cursor.take(streams, {rows, c.hc, c.dim});
+    cursor.take(mix, {rows, c.mix_rows()});
+    for (Out<float, 2>* x : {&attn_in, &attn_out, &ffn_in, &ffn_out, &head_in}) cursor.take(*x, {rows, c.dim});
+    if (c.draft.stages > 0) cursor.take(taps, {rows, static_cast<std::int64_t>(c.draft.tap_layers.size()) * c.dim});
+    attn.layout(cursor, c, rows);
+    moe.layout(cursor, c.experts, c.topk, rows);
+    engram.layout(cursor, c, rows);
+    if (c.kv_sources.empty()) return;
+    compressor.layout(cursor, c, rows);
+    indexer.layout(cursor, c, rows);
+    cursor.take(selection.ids, {rows, c.index_topk});
+    cursor.take(selection.counts, {rows});
+    cursor.take(selection.scores, {limits.score_rows, limits.max_context});
+    if (c.candidate_source < 0) return;
+    cursor.take(selection.blocks, {rows, c.candidate_blocks});
+    cursor.take(selection.block_counts, {rows});
+    cursor.take(selection.block_scores,
+                {limits.score_rows, (limits.max_context + c.candidate_block - 1) / c.candidate_block});
+  }
+
+  /// The same buffers cut to a step of `n` rows.
+  ScratchViews first_rows(std::int64_t n) const {
+    ScratchViews out = *this;
+    out.streams = streams.rows(0, n);
+    out.mix = mix.rows(0, n);
+    for (Out<float, 2>* x : {&out.attn_in, &out.attn_out, &out.ffn_in, &out.ffn_out, &out.head_in}) *x = x->rows(0, n);
+    if (!taps.empty()) out.taps = taps.rows(0, n);
+    out.attn = attn.first_rows(n);
+    out.moe = moe.first_rows(n);
+    out.engram = engram.first_rows(n);
+    if (selection.ids.empty()) return out;
+    out.compressor = compressor.first_rows(n);
+    out.indexer = indexer.first_rows(n);
+    return out;  // selection is cut by segment
+  }
+};
+
+template <class B>
+class Scratch {
+ public:
+  Scratch(B& b, const ModelConfig& config, const Limits& limits)
+      : arena_(b, [&](Cursor& cursor) { views_.layout(cursor, config, limits); }) {}
+
+  const ScratchViews& views() const { return views_; }
+  std::size_t bytes() const { return arena_.bytes(); }
+
+ private:
+  ScratchViews views_;
+  Arena<B> arena_;
+};
+
+}  // namespace dsv41

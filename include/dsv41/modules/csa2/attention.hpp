@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+//
+// Attention over one latent KV head: projections, the window ring, and the mix of window and selected entries. Rows 3, 4a and 5b of
+// docs/token_path.md; the compressor and the indexer run between remember() and attend().
+#pragma once
+
+#include <span>
+
+#include "dsv41/core/arena.hpp"
+#include "dsv41/core/config.hpp"
+#include "dsv41/modules/sequence.hpp"
+#include "dsv41/modules/weights.hpp"
+#include "dsv41/ops/op.hpp"
+
+namespace dsv41 {
+
+struct AttentionScratch {
+  Out<float, 2> qr;       // [rows, q_rank]   normed query latent, shared with the indexer
+  Out<float, 2> q;        // [rows, heads * head_dim]  rotated
+  Out<float, 2> kv;       // [rows, head_dim]
+  Out<float, 2> mixed;    // [rows, heads * head_dim]  sum of probabilities times KV
+  Out<float, 2> grouped;  // [rows, o_groups * o_rank]
+
+  void layout(Cursor& cursor, const ModelConfig& c, std::int64_t rows) {
+    cursor.take(qr, {rows, c.q_rank});
+    cursor.take(q, {rows, c.heads * c.head_dim});
+    cursor.take(kv, {rows, c.head_dim});
+    cursor.take(mixed, {rows, c.heads * c.head_dim});
+    cursor.take(grouped, {rows, c.o_groups * c.o_rank});
+  }
+
+  AttentionScratch first_rows(std::int64_t n) const {
+    return {qr.rows(0, n), q.rows(0, n), kv.rows(0, n), mixed.rows(0, n), grouped.rows(0, n)};
+  }
+};
+
+class Attention {
+ public:
+  /// `frequencies` [rope_dim / 2] of this layer's kind, in the backend's memory.
+  Attention(const ModelConfig& config, const AttentionWeights& weights, In<float, 1> frequencies, Numeric numeric)
+      : weights_(weights),
+        frequencies_(frequencies),
+        heads_(config.heads),
+        head_dim_(config.head_dim),
+        groups_(config.o_groups),
+        window_(config.window),
+        eps_(config.norm_eps),
+        numeric_(numeric) {}
+
+  /// x [rows, dim] -> t.qr, t.q (rotated), t.kv (normed, not yet rotated).
+  template <ops::Backend B>
+  void project(B& b, In<float, 2> x, const Batch& batch, const AttentionScratch& t) const noexcept {
+    b.run(ops::Linear{.x = x, .w = weights_.wq_a, .y = t.qr, .numeric = numeric_});
+    b.run(ops::RmsNorm{.x = t.qr, .weight = weights_.q_norm, .y = t.qr, .eps = eps_, .numeric = numeric_});
+    b.run(ops::Linear{.x = t.qr, .w = weights_.wq_b, .y = t.q, .numeric = numeric_});
+    b.run(ops::Rope{.x = by_head(t.q), .positions = batch.positions, .frequencies = frequencies_, .numeric = numeric_});
+    b.run(ops::Linear{.x = x, .w = weights_.wkv, .y = t.kv, .numeric = numeric_});
+    b.run(ops::RmsNorm{.x = t.kv, .weight = weights_.kv_norm, .y = t.kv, .eps = eps_, .numeric = numeric_});
+  }
+
+  /// t.kv -> each sequence's window ring of `layer`.
+  template <ops::Backend B>
+  void remember(B& b, std::span<const Segment> segments, std::size_t layer, const AttentionScratch& t) const noexcept {
+    for (const Segment& s : segments) {
+      const Out<float, 2> ring = s.state->rings[layer];
+      b.run(ops::CacheAppend{.rows = t.kv.rows(s.first_row, s.rows),
+                             .frequencies = frequencies_,
+                             .cache = ring,
+                             .first_position = s.first_position,
+                             .first_slot = s.first_position % ring.extent(0),
+                             .quantiser = numerics::Quantiser::window_fp8,
+                             .numeric = numeric_});
+    }
+  }
+
+  /// t.q over the window and, where `source` >= 0, the selected entries of that source -> y [rows, dim].
+  template <ops::Backend B>
+  void attend(B& b, const Batch& batch, std::size_t layer, std::int32_t source, const Selection& selection,
+              const AttentionScratch& t, Out<float, 2> y) const noexcept {
+    for (const Segment& s : batch.segments) {
+      ops::SparseAttention op{.q = by_head(t.q).rows(s.first_row, s.rows),
+                              .ring = s.state->rings[layer],
+                              .sink = weights_.sink,
+                              .out = by_head(t.mixed).rows(s.first_row, s.rows),
+                              .first_position = s.first_position,
+                              .window = window_,
+                              .numeric = numeric_};
+      if (source >= 0) {
+        op.entries = s.state->sources[static_cast<std::size_t>(source)].entries;
+        op.ids = selection.ids.rows(s.first_row, s.rows);
+        op.counts = selection.counts.rows(s.first_row, s.rows);
+      }
+      b.run(op);
+    }
+    b.run(ops::Rope{.x = by_head(t.mixed),
+                    .positions = batch.positions,
+                    .frequencies = frequencies_,
+                    .inverse = true,
+                    .numeric = numeric_});
+    b.run(ops::Linear{.x = t.mixed,
+                      .w = weights_.wo_a,
+                      .y = t.grouped,
+                      .groups = groups_,
+                      .role = ops::LinearRole::plain_input,
+                      .numeric = numeric_});
+    b.run(ops::Linear{.x = t.grouped, .w = weights_.wo_b, .y = y, .numeric = numeric_});
+  }
+
+ private:
+  Out<float, 3> by_head(Out<float, 2> rows) const { return rows.reshaped<3>({rows.extent(0), heads_, head_dim_}); }
+
+  AttentionWeights weights_;
+  In<float, 1> frequencies_;
+  std::int64_t heads_, head_dim_, groups_, window_;
+  double eps_;
+  Numeric numeric_;
+};
+
+}  // namespace dsv41

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+//
+// What a sequence remembers between steps, and how the rows of a step belong to sequences. Everything here is views: the memory is
+// the runtime's (model/state.hpp lays it out). Sizes: serving.md 2.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv41/core/view.hpp"
+
+namespace dsv41 {
+
+/// Caches of one kv source.
+struct SourceCache {
+  Out<float, 2> entries;     // [max_context / ratio, head_dim]   compressed KV, rotated and quantised
+  Out<float, 2> index_keys;  // [max_context / ratio, index_dim]  index keys, likewise
+  Out<float, 2> carry_kv;    // [ratio, head_dim]                 tokens of the open group; empty at ratio 1
+  Out<float, 2> carry_gate;  // [ratio, head_dim]
+};
+
+/// One sequence. `position` tokens have been committed.
+struct SequenceState {
+  std::int64_t position = 0;
+  std::vector<Out<float, 2>> rings;     // per layer [window + max_rows - 1, head_dim]; position p in slot p % slots
+  std::vector<SourceCache> sources;     // per kv source
+  Out<std::int32_t, 1> engram_history;  // [max_ngram - 1] compressed ids, oldest first, -1 = dead or before the start
+};
+
+/// Consecutive rows of a step that belong to one sequence, at consecutive positions.
+struct Segment {
+  SequenceState* state = nullptr;
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t first_position = 0;  // of the first row; the sequence's own position when the rows continue it
+};
+
+/// The rows of a step: any number of sequences, each with any number of rows. Segments cover the rows in order, each sequence
+/// once. Ids lie in [0, vocab), positions below the max_context of their State. All views are in the backend's memory.
+struct Batch {
+  In<std::int32_t, 1> ids;        // [rows]
+  In<std::uint8_t, 1> image;      // [rows]  not zero: a token of an image span
+  In<float, 2> image_rows;        // [n, dim] embeddings of the first n image tokens; may be empty
+  In<std::int64_t, 1> positions;  // [rows]
+  std::span<const Segment> segments;
+
+  std::int64_t rows() const { return ids.extent(0); }
+};
+
+/// What index sources publish to the layers after them, within a step.
+struct Selection {
+  Out<std::int32_t, 2> ids;           // [rows, index_topk] entries, ascending
+  Out<std::int32_t, 1> counts;        // [rows]
+  Out<std::int32_t, 2> blocks;        // [rows, candidate_blocks] ascending; empty without candidates
+  Out<std::int32_t, 1> block_counts;  // [rows]
+  Out<float, 2> scores;               // [Limits::score_rows, max_context]  workspace (ops/index_select.hpp)
+  Out<float, 2> block_scores;         // [Limits::score_rows, blocks of max_context]
+};
+
+}  // namespace dsv41

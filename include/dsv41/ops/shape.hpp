@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+//
+// How ops check their views: one message form for every field. Used by check() only, which is for tests and for callers who build ops
+// themselves; never called inside a step.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "dsv41/core/error.hpp"
+#include "dsv41/core/matrix.hpp"
+#include "dsv41/core/view.hpp"
+
+namespace dsv41::ops {
+
+[[noreturn]] inline void shape_error(std::string_view op, std::string_view field, std::string_view expected,
+                                     std::string_view got) {
+  throw Error(Errc::shape_mismatch, std::string(op) + ": " + std::string(field) + " is " + std::string(got) +
+                                        ", expected " + std::string(expected));
+}
+
+template <class Range>
+std::string extents_text(const Range& extents) {
+  std::string text = "[";
+  for (std::int64_t e : extents) text += (text.size() > 1 ? ", " : "") + std::to_string(e);
+  return text + "]";
+}
+
+template <class T, std::size_t Rank>
+void expect(std::string_view op, std::string_view field, const View<T, Rank>& view,
+            const std::array<std::int64_t, Rank>& want) {
+  if (view.extents() != want) shape_error(op, field, extents_text(want), extents_text(view.extents()));
+}
+
+/// No extent is below its least value.
+template <class T, std::size_t Rank>
+void expect_at_least(std::string_view op, std::string_view field, const View<T, Rank>& view,
+                     const std::array<std::int64_t, Rank>& least) {
+  for (std::size_t i = 0; i < Rank; ++i) {
+    if (view.extent(i) < least[i])
+      shape_error(op, field, "at least " + extents_text(least), extents_text(view.extents()));
+  }
+}
+
+inline void expect(std::string_view op, std::string_view field, const Matrix& m, std::int64_t rows, std::int64_t cols) {
+  if (m.rows != rows || m.cols != cols) {
+    shape_error(op, m.name.empty() ? field : m.name, extents_text(std::initializer_list<std::int64_t>{rows, cols}),
+                extents_text(std::initializer_list<std::int64_t>{m.rows, m.cols}));
+  }
+}
+
+inline void expect(std::string_view op, bool holds, std::string_view field, std::string_view expected,
+                   std::int64_t got) {
+  if (!holds) shape_error(op, field, expected, std::to_string(got));
+}
+
+}  // namespace dsv41::ops

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+//
+// Reference of ops::CacheAppend.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "dsv41/numerics/rope.hpp"
+#include "dsv41/ops/cache_append.hpp"
+
+namespace dsv41::ref {
+
+inline void run(const ops::CacheAppend& op) {
+  const std::int64_t width = op.rows.extent(1), capacity = op.cache.extent(0);
+  for (std::int64_t i = 0; i < op.rows.extent(0); ++i) {
+    float* row = op.rows.row(i).data();
+    numerics::rotate_row(op.numeric, op.quantiser, op.frequencies.data(), op.frequencies.extent(0),
+                         op.first_position + i * op.position_stride, false, width, row);
+    std::copy_n(row, width, op.cache.row((op.first_slot + i) % capacity).data());
+  }
+}
+
+}  // namespace dsv41::ref

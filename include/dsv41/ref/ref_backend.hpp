@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+//
+// RefBackend: the plain CPU reference. Header-only, one thread, needs nothing but a compiler; it runs every op as its contract states
+// and is what other backends are measured against.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dsv41/core/error.hpp"
+#include "dsv41/ops/op.hpp"
+#include "dsv41/ref/cache_append.hpp"
+#include "dsv41/ref/compress.hpp"
+#include "dsv41/ref/embed.hpp"
+#include "dsv41/ref/engram_gate.hpp"
+#include "dsv41/ref/engram_gather.hpp"
+#include "dsv41/ref/engram_hash.hpp"
+#include "dsv41/ref/index_select.hpp"
+#include "dsv41/ref/linear.hpp"
+#include "dsv41/ref/mhc.hpp"
+#include "dsv41/ref/rms_norm.hpp"
+#include "dsv41/ref/rope.hpp"
+#include "dsv41/ref/sparse_attention.hpp"
+#include "dsv41/ref/swiglu_experts.hpp"
+#include "dsv41/ref/topk_route.hpp"
+
+namespace dsv41 {
+
+class RefBackend {
+ public:
+  /// Runs the op at once. An op that needs more workspace than prepare() foresaw grows it; should that fail, the op is skipped and
+  /// sync() throws.
+  template <class Op>
+  void run(const Op& op) noexcept {
+    if constexpr (requires { ref::workspace_floats(op); }) {
+      if (grow(ref::workspace_floats(op))) ref::run(op, workspace_.data());
+    } else {
+      ref::run(op);
+    }
+  }
+
+  void prepare(const ModelConfig& c, std::int64_t rows) {
+    const std::int64_t widest =
+        std::max({c.dim, c.q_rank, c.head_dim, c.o_groups * c.o_rank, c.engram.columns() * c.engram.dim});
+    ops::SwigluExperts experts{.x = {nullptr, {rows, c.dim}}};
+    experts.shared.w1.rows = std::max<std::int64_t>(c.shared_experts, 1) * c.ff;  // no routed expert is wider
+    grow(std::max(static_cast<std::size_t>(rows * widest), ref::workspace_floats(experts)));
+    sync();
+  }
+
+  void* allocate(std::size_t bytes) {
+    void* data = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+    if (data == nullptr) throw Error(Errc::out_of_memory, "ref: cannot allocate " + std::to_string(bytes) + " bytes");
+    std::memset(data, 0, bytes);
+    return data;
+  }
+  void release(void* data) noexcept { ::operator delete (data, std::align_val_t{kAlignment}); }
+  void upload(void* to, const void* from, std::size_t bytes) noexcept {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void download(void* to, const void* from, std::size_t bytes) {
+    sync();
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void sync() {
+    if (lost_floats_ == 0) return;
+    const std::size_t floats = std::exchange(lost_floats_, 0);
+    throw Error(Errc::out_of_memory, "ref: cannot allocate a workspace of " + std::to_string(floats) + " floats");
+  }
+
+ private:
+  bool grow(std::size_t floats) noexcept {
+    try {
+      if (workspace_.size() < floats) workspace_.resize(floats);
+      return true;
+    } catch (const std::exception&) {  // bad_alloc, or length_error for an absurd size
+      lost_floats_ = floats;
+      return false;
+    }
+  }
+
+  static constexpr std::size_t kAlignment = 256;
+
+  std::vector<float> workspace_;
+  std::size_t lost_floats_ = 0;
+};
+
+static_assert(ops::Backend<RefBackend>);
+
+}  // namespace dsv41

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+//
+// Result files of programs: whole or untouched, as the checkpoints that write_safetensors leaves.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace dsv41::runtime {
+
+/// Replaces a file's contents, or creates it.
+///
+/// Rules:  writes a temporary of a new name in the same folder, flushes it to the disk and renames it over `path`: a
+///         reader, a crash or a full disk finds the old file or the whole new one. A link at `path` is replaced, not
+///         followed.
+/// Errors: io, with the path and the system's reason; the old file is then as it was and no temporary is left.
+void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
+}  // namespace dsv41::runtime

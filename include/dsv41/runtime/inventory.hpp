@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+//
+// The one list of tensors that the text model and its drafter consist of: binding a checkpoint, checking it, accounting
+// for sizes and rebuilding the released headers all walk it. Source: checkpoint.md 2.2.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsv41/core/config.hpp"
+#include "dsv41/modules/weights.hpp"
+
+namespace dsv41::runtime {
+
+/// How the released checkpoint stores a tensor. What a file at hand stores is read from the file.
+enum class Stored : std::uint8_t {
+  f32,
+  bf16,
+  fp8,    ///< F8_E4M3 and one scale per 32x32 tile
+  fp4,    ///< I8 (two codes per byte) and one scale per row and 32 columns
+  table,  ///< F8_E4M3 and one scale per row and 32 columns
+};
+
+/// One tensor of the model. Exactly one of `matrix` and `vector` is where its view belongs; both are null in a list
+/// made without weights.
+struct TensorSpec {
+  std::string name;   ///< in the checkpoint, with its ".weight" where it has one
+  std::string alias;  ///< an older spelling that is accepted too; empty: none
+  Stored stored = Stored::bf16;
+  bool is_vector = false;
+  bool required = true;
+  std::int64_t rows = 0;  ///< logical; a vector's length
+  std::int64_t cols = 1;  ///< logical: twice the stored bytes of an FP4 row; 1 for a vector
+  Matrix* matrix = nullptr;
+  In<float, 1>* vector = nullptr;
+};
+
+/// Name of the scale beside a weight: "x.weight" -> "x.scale".
+std::string scale_name(std::string_view weight);
+
+/// Tensors of a valid config, layer by layer. With `into`, sizes its lists (layers, experts, stages) and points each
+/// spec at its slot; the pointers live until those lists change.
+///
+/// Errors:  none for a config that validate() accepts; others are not looked through here.
+/// Cost:    proportional to the number of tensors (about 48,000 in the release, scales not counted).
+std::vector<TensorSpec> inventory(const ModelConfig& config, ModelWeights* into = nullptr);
+
+}  // namespace dsv41::runtime

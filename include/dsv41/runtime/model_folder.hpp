@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+//
+// A model folder as a user has it: weights, tokenizer, and the token map that Engram layers hash with, built from that very tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "dsv41/runtime/checkpoint.hpp"
+#include "dsv41/text/tokenizer.hpp"
+
+namespace dsv41::runtime {
+
+struct ModelFolder {
+  Checkpoint checkpoint;
+  std::optional<text::Tokenizer> tokenizer;  ///< absent when the folder has no tokenizer.json and no layer needs one
+  std::vector<std::int32_t> token_map;       ///< [vocab] token id -> compressed id; empty without Engram layers
+
+  /// Opens config.json, the weights and tokenizer.json.
+  ///
+  /// Errors: what Checkpoint::open and Tokenizer::from_file throw; io when Engram layers need a tokenizer.json that is not there;
+  ///         format when the tokenizer has more tokens than the config's vocabulary.
+  static ModelFolder open(const std::filesystem::path& folder);
+};
+
+}  // namespace dsv41::runtime

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+//
+// Files as bytes: mapped or read whole, small texts with a limit, and a writer that leaves no half-written file behind.
+// Private to src/; programs get write_file_atomically (dsv41/runtime/files.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace dsv41::files {
+
+/// A whole file, read-only: a private mapping, or an owned copy where mapping fails or is not wanted (case B84: some
+/// network file systems refuse maps; a map of a file that somebody else shortens kills the process, a copy does not).
+class FileBytes {
+ public:
+  /// Errors: io (missing, no regular file, unreadable, shorter than its size says), out_of_memory.
+  static FileBytes open(const std::filesystem::path& path, bool map);
+
+  FileBytes(FileBytes&& other) noexcept;
+  FileBytes& operator=(FileBytes&& other) noexcept;
+  ~FileBytes();
+
+  std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+
+ private:
+  FileBytes() = default;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  bool mapped_ = false;
+  std::unique_ptr<std::byte[]> owned_;
+};
+
+/// A text file of at most `limit` bytes. Errors: io (missing, no regular file, unreadable), format (larger than the
+/// limit).
+std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
+
+/// Writes beside the target and renames at commit(): a reader sees the old file or the whole new one. The temporary is
+/// a new file, whatever lies there; it is on the disk before it takes the target's name. Errors: io, from any call.
+class FileWriter {
+ public:
+  explicit FileWriter(std::filesystem::path target);
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  ~FileWriter();  ///< removes the temporary unless committed
+
+  void write(std::span<const std::byte> bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* what) const;
+  std::filesystem::path target_, temporary_;
+  int descriptor_ = -1;
+};
+
+}  // namespace dsv41::files

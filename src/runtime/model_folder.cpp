@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+//
+// Opening a model folder: checkpoint, tokenizer, token map. The map is built from the tokenizer that encodes prompts, never from a
+// second copy (case B03).
+#include "dsv41/runtime/model_folder.hpp"
+
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "dsv41/core/error.hpp"
+#include "dsv41/text/compressed_map.hpp"
+
+namespace dsv41::runtime {
+
+ModelFolder ModelFolder::open(const std::filesystem::path& folder) {
+  ModelFolder out{.checkpoint = Checkpoint::open(folder), .tokenizer = std::nullopt, .token_map = {}};
+  const ModelConfig& config = out.checkpoint.config();
+  const std::filesystem::path file = folder / "tokenizer.json";
+  std::error_code ignored;
+  const bool hashes = !config.engram.layers.empty();
+  if (!std::filesystem::exists(file, ignored)) {
+    if (hashes) throw Error(Errc::io, file.string() + ": missing; the Engram layers of config.json hash its tokens");
+    return out;
+  }
+  out.tokenizer = text::Tokenizer::from_file(file);
+  const std::int64_t tokens = out.tokenizer->vocab_size();
+  if (tokens > config.vocab || (hashes && tokens != config.vocab)) {
+    throw Error(Errc::format, file.string() + ": has " + std::to_string(tokens) + " tokens, expected " +
+                                  std::to_string(config.vocab) + " (vocab_size of config.json)");
+  }
+  if (hashes) out.token_map = text::compressed_token_map(*out.tokenizer, static_cast<std::int32_t>(config.vocab));
+  return out;
+}
+
+}  // namespace dsv41::runtime

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+//
+// Walks the inventory: locate everything, check everything, then make views. A weight's form is decided by its dtype
+// and the pair of shapes, weight and scale (cases B37 and B39). Source: checkpoint.md 2.2 and 2.4.
+#include "weights_binding.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "dsv41/core/error.hpp"
+#include "dsv41/numerics/formats.hpp"
+#include "dsv41/ops/shape.hpp"
+#include "dsv41/runtime/inventory.hpp"
+
+namespace dsv41::runtime {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+constexpr int kNanScale = 255;             // the one E8M0 code without a value
+constexpr std::int64_t kCodesPerByte = 2;  // of FP4
+
+std::string text(const Shape& shape) {
+  return ops::extents_text(shape);
+}
+
+[[noreturn]] void refuse(const Located& at, const std::string& expected, const std::string& found = {}) {
+  throw Error(Errc::format, at.file->origin() + ": tensor " + at.tensor->name + " is " +
+                                (found.empty() ? describe(*at.tensor) : found) + ", expected " + expected);
+}
+
+bool is_float(DType type) {
+  return type == DType::f32 || type == DType::f16 || type == DType::bf16;
+}
+
+Format float_format(DType type) {
+  return type == DType::f32 ? Format::f32 : type == DType::f16 ? Format::f16 : Format::bf16;
+}
+
+Format quantised_format(DType type, const TensorSpec& spec) {
+  if (type != DType::f8_e4m3) return Format::fp4_row;
+  return spec.stored == Stored::table ? Format::fp8_row : Format::fp8_tile;
+}
+
+class Binder {
+ public:
+  Binder(const ShardSet& shards, std::vector<TensorSpec> specs) : shards_(shards), specs_(std::move(specs)) {}
+
+  void bind(std::vector<float>& arena) {
+    locate();
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      if (!found_[i]) continue;
+      if (specs_[i].is_vector) {
+        check_vector(specs_[i], found_[i]);
+      } else {
+        *specs_[i].matrix = matrix(specs_[i], found_[i]);
+      }
+    }
+    convert_vectors(arena);
+  }
+
+ private:
+  void locate() {
+    std::vector<std::string> missing;
+    for (const TensorSpec& spec : specs_) {
+      Located at = shards_.find(spec.name);
+      if (!at && !spec.alias.empty()) at = shards_.find(spec.alias);
+      found_.push_back(at);
+      if (!at && spec.required) missing.push_back(spec.name);
+    }
+    if (missing.empty()) return;
+    throw Error(Errc::format, shards_.folder().string() + ": missing tensors: " + listed(missing) +
+                                  "; the files hold " + std::to_string(shards_.size()) +
+                                  " tensors: " + shards_.examples());
+  }
+
+  void check_vector(const TensorSpec& spec, const Located& at) const {
+    if (!is_float(at.tensor->dtype) || at.tensor->shape != Shape{spec.rows}) {
+      refuse(at, "F32, F16 or BF16 " + text({spec.rows}));
+    }
+    no_scale(at);
+  }
+
+  void no_scale(const Located& at) const {
+    const Located scale = shards_.find(scale_name(at.tensor->name));
+    if (scale)
+      refuse(at, "no scale for a float tensor", describe(*at.tensor) + " beside a scale " + describe(*scale.tensor));
+  }
+
+  Matrix matrix(const TensorSpec& spec, const Located& at) const {
+    const Shape logical{spec.rows, spec.cols};
+    const DType type = at.tensor->dtype;
+    if (is_float(type)) {
+      if (at.tensor->shape != logical) refuse(at, text(logical));
+      no_scale(at);
+      return {float_format(type), spec.rows, spec.cols, at.tensor->data, nullptr, at.tensor->name};
+    }
+    const bool fp8 = type == DType::f8_e4m3, fp4 = type == DType::i8 || type == DType::u8;
+    if (!fp8 && !fp4) refuse(at, "F32, F16, BF16, F8_E4M3 or I8 (FP4) for " + text(logical));
+    Matrix m{quantised_format(type, spec), spec.rows, spec.cols, at.tensor->data, nullptr, at.tensor->name};
+    if (fp4 && m.cols % kCodesPerByte != 0) {
+      refuse(at, "no FP4 for " + text(logical) + ": a row has an odd number of columns");
+    }
+    const Shape weight_shape{m.rows, m.row_bytes()}, scale_shape{m.scale_rows(), m.scale_cols()};
+    const Located scale = shards_.find(scale_name(at.tensor->name));
+    const std::string pair = text(weight_shape) + " with a scale " + text(scale_shape) + " for " + text(logical);
+    if (!scale) refuse(at, pair, describe(*at.tensor) + " without " + scale_name(at.tensor->name));
+    if (at.tensor->shape != weight_shape || scale.tensor->shape != scale_shape) {
+      refuse(at, pair, describe(*at.tensor) + " with a scale " + describe(*scale.tensor));
+    }
+    check_scale(scale);
+    m.scales = reinterpret_cast<const std::uint8_t*>(scale.tensor->data);
+    return m;
+  }
+
+  /// Scales are read whole: a NaN there would spoil a block in silence.
+  static void check_scale(const Located& at) {
+    const TensorInfo& t = *at.tensor;
+    if (t.dtype != DType::f8_e8m0 && t.dtype != DType::u8) refuse(at, "F8_E8M0 (or U8) for a scale");
+    const void* nan = t.bytes == 0 ? nullptr : std::memchr(t.data, kNanScale, static_cast<std::size_t>(t.bytes));
+    if (nan == nullptr) return;
+    const std::int64_t index = static_cast<const std::byte*>(nan) - t.data;
+    refuse(at, "powers of two", "NaN (byte 255) at " + text({index / t.shape[1], index % t.shape[1]}));
+  }
+
+  void convert_vectors(std::vector<float>& arena) {
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      if (found_[i] && specs_[i].is_vector) total += static_cast<std::size_t>(specs_[i].rows);
+    }
+    arena.resize(total);
+    float* out = arena.data();
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      if (!found_[i] || !specs_[i].is_vector) continue;
+      convert(found_[i], specs_[i].rows, out);
+      *specs_[i].vector = In<float, 1>(out, {specs_[i].rows});
+      out += specs_[i].rows;
+    }
+  }
+
+  static void convert(const Located& at, std::int64_t length, float* out) {
+    const std::byte* from = at.tensor->data;
+    const DType type = at.tensor->dtype;
+    const std::int64_t step = dtype_bytes(type);
+    for (std::int64_t i = 0; i < length; ++i, from += step) {
+      if (type == DType::f32) {
+        out[i] = numerics::load_unaligned<float>(from);
+      } else {
+        const auto half = numerics::load_unaligned<std::uint16_t>(from);
+        out[i] = type == DType::f16 ? numerics::f16_decode(half) : numerics::bf16_decode(half);
+      }
+      if (!std::isfinite(out[i])) refuse(at, "finite values", "not finite at [" + std::to_string(i) + "]");
+    }
+  }
+
+  const ShardSet& shards_;
+  std::vector<TensorSpec> specs_;
+  std::vector<Located> found_;
+};
+
+}  // namespace
+
+void bind_weights(const ShardSet& shards, const ModelConfig& config, ModelWeights& weights, std::vector<float>& arena) {
+  Binder(shards, inventory(config, &weights)).bind(arena);
+  // Text-only checkpoints carry one bias; image tokens then use it too (architecture.md 5).
+  for (auto* stack : {&weights.layers, &weights.draft.stages}) {
+    for (LayerWeights& layer : *stack) {
+      if (layer.moe.bias_vl.empty()) layer.moe.bias_vl = layer.moe.bias;
+    }
+  }
+}
+
+}  // namespace dsv41::runtime

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+//
+// Replaces this test program's operator new with one that counts. In a file of its own: inlined into a caller, GCC takes the pair of
+// replaced new and free for a mismatch.
+#include "model/counted_new.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::size_t> count{0};
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  count.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t rounded = (bytes + alignment) / alignment * alignment;  // aligned_alloc wants a multiple, never 0
+  return std::aligned_alloc(alignment, rounded);
+}
+
+void* counted_or_throw(std::size_t bytes, std::size_t alignment) {
+  if (void* data = counted(bytes, alignment)) return data;
+  throw std::bad_alloc();
+}
+
+constexpr std::size_t kPlain = alignof(std::max_align_t);
+
+}  // namespace
+
+void* operator new(std::size_t n) {
+  return counted_or_throw(n, kPlain);
+}
+void* operator new[](std::size_t n) {
+  return counted_or_throw(n, kPlain);
+}
+void* operator new(std::size_t n, std::align_val_t a) {
+  return counted_or_throw(n, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t n, std::align_val_t a) {
+  return counted_or_throw(n, static_cast<std::size_t>(a));
+}
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  return counted(n, kPlain);
+}
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
+  return counted(n, kPlain);
+}
+void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return counted(n, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return counted(n, static_cast<std::size_t>(a));
+}
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::size_t) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p, std::size_t) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::align_val_t) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p, std::align_val_t) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
+
+std::size_t dsv41::test::allocations() {
+  return count.load();
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+//
+// A step allocates nothing.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "dsv41/model/model.hpp"
+#include "model/counted_new.hpp"
+#include "support/random_model.hpp"
+
+using namespace dsv41;
+using namespace dsv41::test;
+
+namespace {
+
+/// One whose widest workspace is that of the experts, and one where it is the Engram projection's quantised input.
+std::vector<ModelConfig> configs() {
+  ModelConfig wide = tiny_config();
+  wide.engram.dim = 256;
+  return {tiny_config(), wide};
+}
+
+}  // namespace
+
+TEMPLATE_LIST_TEST_CASE("a step and its logits allocate nothing after prepare, from one row up to all of them",
+                        "[model]", Backends) {
+  for (const ModelConfig& config : configs()) {
+    for (const Numeric numeric : kNumerics) {
+      RandomModel<TestType> random(config);
+      const Limits limits{.max_context = 64, .max_rows = 17};
+      Stepper<TestType> stepper(random, limits, numeric);  // prepares the backend for 17 rows
+      State<TestType> state = stepper.open();
+      for (const std::int64_t rows : {17, 1, 5}) {
+        std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
+        for (std::int64_t i = 0; i < rows; ++i) positions[static_cast<std::size_t>(i)] = state.sequence().position + i;
+        const Segment segment{
+            .state = &state.sequence(), .first_row = 0, .rows = rows, .first_position = state.position()};
+        const Batch batch{.ids = random.memory.put(random_tokens(1, static_cast<std::size_t>(rows), 50)),
+                          .image = random.memory.put(std::vector<std::uint8_t>(static_cast<std::size_t>(rows))),
+                          .image_rows = {},
+                          .positions = random.memory.put(positions),
+                          .segments = {&segment, 1}};
+        const auto logits = random.memory.put(Array<float, 2>({rows, 50}));
+        const std::size_t before = allocations();
+        const ScratchViews views = stepper.scratch().views().first_rows(rows);
+        stepper.model().step(random.backend, batch, views);
+        stepper.model().logits(random.backend, views, 0, rows, logits);
+        CHECK(allocations() - before == 0);
+        CHECK(before > 0);
+        state.sequence().position += rows;
+      }
+    }
+  }
+}

