@@ -28,7 +28,7 @@ struct YarnConfig {
 /// Hashed n-gram tables (architecture.md 7). No layers: the model has none.
 struct EngramConfig {
   std::vector<std::int32_t> layers;   // engram_layer_ids [1, 14]
-  std::vector<std::int64_t> rows;     // engram_num_embeddings, one per layer
+  std::vector<std::int64_t> rows;     // engram_num_embeddings [384006168, 384016682], one per layer
   std::int32_t max_ngram = 0;         // engram_max_ngram_size [4]
   std::int64_t vocab = 0;             // engram_vocab_size [16000000]: the primes are searched upward from here
   std::int32_t heads = 0;             // engram_n_heads [8]
@@ -56,7 +56,7 @@ struct ModelConfig {
   std::int32_t layers = 0;                 // num_hidden_layers [40]
   std::int64_t max_positions = 0;          // max_position_embeddings [1048576]
   double norm_eps = 0;                     // rms_norm_eps [1e-20]
-  std::int32_t bos = 0, eos = 1, pad = 2;  // bos_token_id, eos_token_id, pad_token_id
+  std::int32_t bos = 0, eos = 1, pad = 2;  // bos_token_id [0], eos_token_id [1], pad_token_id [2]
   std::int32_t image_token = -1;           // image_token_id [129264]; -1 when the model has no vision
 
   // Attention (section 3)
@@ -72,7 +72,7 @@ struct ModelConfig {
   YarnConfig yarn;
 
   // Schedule (section 1)
-  std::vector<std::int32_t> ratios;         // compress_ratios, the first `layers` entries
+  std::vector<std::int32_t> ratios;  // compress_ratios [2 times 0, 18 times 2, 20 times 1], the first `layers` entries
   std::vector<std::int32_t> kv_sources;     // kv_source_layer_ids [2, 8, 14, 20]
   std::vector<std::int32_t> index_sources;  // index_source_layer_ids [2, 8, 14, 20, 24, 28, 32, 36]
   std::int32_t candidate_source = -1;       // candidate_source_layer_id [20]; -1 = off
@@ -89,7 +89,7 @@ struct ModelConfig {
   std::int64_t experts = 0;         // n_routed_experts [384]
   std::int64_t shared_experts = 0;  // n_shared_experts [1]; stored as one expert of shared_experts * ff
   std::int64_t topk = 0;            // num_experts_per_tok [6]
-  ScoreFunction score = ScoreFunction::sqrt_softplus;  // scoring_func
+  ScoreFunction score = ScoreFunction::sqrt_softplus;  // scoring_func [sqrtsoftplus]
   bool norm_topk = true;                               // norm_topk_prob [true]
   double route_scale = 1;                              // routed_scaling_factor [1.5]
   double gate_temp = 1;                                // gate_temp, absent in the release

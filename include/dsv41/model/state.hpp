@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // The three kinds of memory of a running model are Weights (immutable), State (what a sequence remembers) and Scratch (meaningless
-// between steps). This file lays out State and Scratch in a backend's memory; no buffer serves two meanings.
+// between steps). This file lays out State and Scratch in a backend's memory.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ struct ModelFolder {
   /// Opens config.json, the weights and tokenizer.json.
   ///
   /// Errors: what Checkpoint::open and Tokenizer::from_file throw; io when Engram layers need a tokenizer.json that is not there;
-  ///         format when the tokenizer has more tokens than the config's vocabulary.
+  ///         format when the tokenizer has more tokens than the config's vocabulary, or fewer and Engram layers hash them.
   static ModelFolder open(const std::filesystem::path& folder);
 };
 
