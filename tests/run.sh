@@ -70,6 +70,10 @@ stage_headers() {
 }
 
 stage_sanitize() {
+  if [[ ! -r /proc/self/maps ]]; then
+    echo "The sanitizers read /proc, which is not mounted here: mount -t proc proc /proc" >&2
+    exit 1
+  fi
   fetch_v4_tokenizer
   src/cmake/configure.sh sanitize -DDSV41_TESTS=ON
   build sanitize

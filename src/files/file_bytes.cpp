@@ -119,6 +119,11 @@ FileBytes::~FileBytes() {
   if (mapped_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+bool present(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::symlink_status(path, ignored).type() != std::filesystem::file_type::not_found;
+}
+
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit) {
   const Descriptor file(::open(path.c_str(), open_flags()));
   const std::size_t size = open_regular(file, path);

@@ -34,6 +34,10 @@ class FileBytes {
   std::unique_ptr<std::byte[]> owned_;
 };
 
+/// Whether the folder has an entry of this name. A link that leads nowhere, or in a circle, is one too: opening it then
+/// says what is wrong, while taking it for absent would ignore it in silence.
+bool present(const std::filesystem::path& path);
+
 /// A text file of at most `limit` bytes. Errors: io (missing, no regular file, unreadable), format (larger than the
 /// limit).
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit);

@@ -5,11 +5,11 @@
 #include "dsv41/runtime/model_folder.hpp"
 
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "dsv41/core/error.hpp"
 #include "dsv41/text/compressed_map.hpp"
+#include "files/file_bytes.hpp"
 
 namespace dsv41::runtime {
 
@@ -17,9 +17,8 @@ ModelFolder ModelFolder::open(const std::filesystem::path& folder) {
   ModelFolder out{.checkpoint = Checkpoint::open(folder), .tokenizer = std::nullopt, .token_map = {}};
   const ModelConfig& config = out.checkpoint.config();
   const std::filesystem::path file = folder / "tokenizer.json";
-  std::error_code ignored;
   const bool hashes = !config.engram.layers.empty();
-  if (!std::filesystem::exists(file, ignored)) {
+  if (!files::present(file)) {
     if (hashes) throw Error(Errc::io, file.string() + ": missing; the Engram layers of config.json hash its tokens");
     return out;
   }

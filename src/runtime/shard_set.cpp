@@ -27,11 +27,6 @@ bool plain_name(std::string_view name) {
          name.find("..") == std::string_view::npos && name != ".";
 }
 
-bool present(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 /// "model-00002-of-00048.safetensors" -> {2, 48}; {0, 0} for any other name.
 std::pair<int, int> shard_number(const std::string& name) {
   constexpr std::string_view kForm = "model-00000-of-00000.safetensors";
@@ -122,11 +117,11 @@ ShardSet ShardSet::open(const fs::path& folder) {
   ShardSet set;
   set.folder_ = folder;
   const fs::path index_path = folder / "model.safetensors.index.json";
-  if (present(index_path)) {
+  if (files::present(index_path)) {
     const ShardIndex index = parse_index(files::read_text(index_path, kMaxIndex), index_path.string());
     std::vector<std::string> missing;
     for (const std::string& shard : index.shards) {
-      if (!present(folder / shard)) missing.push_back(shard);
+      if (!files::present(folder / shard)) missing.push_back(shard);
     }
     if (!missing.empty()) throw Error(Errc::io, index_path.string() + ": missing shards: " + listed(missing));
     for (const std::string& shard : index.shards) set.files_.push_back(SafetensorsFile::open(folder / shard));
@@ -134,7 +129,7 @@ ShardSet ShardSet::open(const fs::path& folder) {
     return set;
   }
   const fs::path single = folder / "model.safetensors";
-  const auto paths = present(single) ? std::vector<fs::path>{single} : numbered_shards(folder);
+  const auto paths = files::present(single) ? std::vector<fs::path>{single} : numbered_shards(folder);
   for (const fs::path& path : paths) set.files_.push_back(SafetensorsFile::open(path));
   set.take_all();
   return set;

@@ -216,6 +216,14 @@ TEST_CASE("limits and factors are finite and not negative (B31)") {
   }
   c.swiglu_limit = 0;  // off
   CHECK_NOTHROW(validate(c));
+  for (double beyond : {1e300, 1e-320}) {  // infinity and zero in float32, which steps compute in
+    for (double ModelConfig::*field :
+         {&ModelConfig::swiglu_limit, &ModelConfig::hc_eps, &ModelConfig::gate_temp, &ModelConfig::route_scale}) {
+      ModelConfig spoiled = c;
+      spoiled.*field = beyond;
+      CHECK(failure_of([&] { validate(spoiled); }).says("that float32 can hold"));
+    }
+  }
 }
 
 TEST_CASE("an epsilon that lets a row of zeros become NaN is refused") {
@@ -224,12 +232,12 @@ TEST_CASE("an epsilon that lets a row of zeros become NaN is refused") {
     j["text_config"]["rms_norm_eps"] = eps;
     return j;
   };
-  for (double eps : {0.0, 1e-61, 1e-100, 1e-310, -1e-20}) {
+  for (double eps : {0.0, 1e-61, 1e-100, 1e-310, -1e-20, 1.5, 1e300}) {
     const auto failure = failure_of([&] { parse(config(eps)); });
     INFO(failure.message);
     CHECK(failure.code == Errc::format);
     CHECK(failure.says("rms_norm_eps is "));
-    CHECK(failure.says("at least 1e-60 (a smaller one turns rows of zeros into NaN)"));
+    CHECK(failure.says("a number from 1e-60 (less turns rows of zeros into NaN) to 1"));
   }
   for (double eps : {1e-60, 1e-20, 1e-6}) {
     const ModelConfig c = parse(config(eps));

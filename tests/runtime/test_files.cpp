@@ -8,6 +8,7 @@
 #include "../support/catch.hpp"
 #include "../support/failure.hpp"
 #include "../support/temp_folder.hpp"
+#include "dsv41/runtime/checkpoint.hpp"
 #include "dsv41/runtime/files.hpp"
 #include "files/file_bytes.hpp"
 #include "files/strict_json.hpp"
@@ -84,6 +85,23 @@ TEST_CASE("texts are read whole, within a limit, from regular files only") {
   for (const char* name : {"pipe", "absent", "."}) {
     CHECK(failure_of([&] { read_text(folder / name, 9); }).code == Errc::io);
   }
+}
+
+TEST_CASE("a link that leads nowhere or in a circle is an entry, not an absence") {
+  const TempFolder folder;
+  std::filesystem::create_symlink("nowhere", folder / "dangling");
+  std::filesystem::create_symlink("circle", folder / "circle");
+  CHECK(dsv41::files::present(folder.write("f", "1")));
+  CHECK(dsv41::files::present(folder / "dangling"));
+  CHECK(dsv41::files::present(folder / "circle"));
+  CHECK_FALSE(dsv41::files::present(folder / "absent"));
+
+  // An index that cannot be followed is an error, although the single file beside it would do.
+  std::filesystem::copy(std::string(DSV41_GOLDEN_DIR) + "/02-window-only", folder / "model");
+  std::filesystem::create_symlink("model.safetensors.index.json", folder / "model/model.safetensors.index.json");
+  const Failure failure = failure_of([&] { dsv41::runtime::Checkpoint::open(folder / "model"); });
+  CHECK(failure.code == Errc::io);
+  CHECK(failure.says("model.safetensors.index.json"));
 }
 
 TEST_CASE("strict JSON nests 32 levels and no more") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // What a ModelConfig must satisfy before anything is sized or scheduled from it. Messages name the key of config.json
-// (composite spelling) and the value found. Source: architecture.md 1. The exact Engram row counts (sums of primes) are
+// (composite spelling: text_config inside) and the value found. Source: architecture.md 1. The exact Engram row counts (sums of primes) are
 // checked by the hasher.
 #pragma once
 
@@ -64,21 +64,25 @@ inline void token(const char* key, std::int64_t id, const ModelConfig& c) {
   range(key, id, 0, c.vocab - 1);
 }
 
+/// Steps compute in float32, so a number must be one there too.
 inline void positive(const char* key, double value) {
-  if (!std::isfinite(value) || value <= 0) refuse(key, text(value), "a finite number above 0");
+  const float narrow = static_cast<float>(value);
+  if (!std::isfinite(narrow) || narrow <= 0) refuse(key, text(value), "a number above 0 that float32 can hold");
 }
 
 /// A zero row divides by the root of this in float32: far below 1e-60 the root or its inverse leaves float32, and the row
 /// becomes NaN.
 inline void norm_epsilon(const char* key, double value) {
-  if (!std::isfinite(value) || value < kMinNormEpsilon) {
-    refuse(key, text(value),
-           "a finite number of at least " + text(kMinNormEpsilon) + " (a smaller one turns rows of zeros into NaN)");
+  if (!(value >= kMinNormEpsilon && value <= 1)) {
+    refuse(key, text(value), "a number from " + text(kMinNormEpsilon) + " (less turns rows of zeros into NaN) to 1");
   }
 }
 
 inline void not_negative(const char* key, double value) {
-  if (!std::isfinite(value) || value < 0) refuse(key, text(value), "a finite number, 0 or more");
+  const float narrow = static_cast<float>(value);
+  if (!std::isfinite(narrow) || value < 0 || (value > 0 && narrow == 0)) {
+    refuse(key, text(value), "0, or a number above it that float32 can hold");
+  }
 }
 
 inline bool contains(const std::vector<std::int32_t>& list, std::int32_t layer) {

@@ -30,7 +30,7 @@ struct LayerPlan {
 
 struct Schedule {
   std::vector<LayerPlan> layers;
-  /// The last kv source: the decoder half of the causal encoder-decoder starts here (architecture.md 8); -1: none.
+  /// The last kv source; -1: none. Not read by a step: modes that skip layers start here (architecture.md 8).
   std::int32_t boundary = -1;
 };
 

@@ -46,6 +46,7 @@ class RefBackend {
   }
 
   void prepare(const ModelConfig& c, std::int64_t rows) {
+    // Inputs that linears quantise into the workspace; the experts state their own need.
     const std::int64_t widest =
         std::max({c.dim, c.q_rank, c.head_dim, c.o_groups * c.o_rank, c.engram.columns() * c.engram.dim});
     ops::SwigluExperts experts{.x = {nullptr, {rows, c.dim}}};
