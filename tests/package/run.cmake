@@ -16,7 +16,9 @@ set(prefix "${WORK}/prefix")
 file(REMOVE_RECURSE "${WORK}")
 step("install" "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${prefix}")
 
-set(compiler -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Release)
+# The build's own generator: the machine may have no other.
+load_cache("${BUILD}" READ_WITH_PREFIX built_ CMAKE_GENERATOR)
+set(compiler -G "${built_CMAKE_GENERATOR}" -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Release)
 set(here "${CMAKE_CURRENT_LIST_DIR}")
 step("find_package: configure" "${CMAKE_COMMAND}" -S "${here}/find_package" -B "${WORK}/find_package" ${compiler}
   "-DCMAKE_PREFIX_PATH=${prefix}")
