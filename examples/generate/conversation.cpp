@@ -3,7 +3,7 @@
 // The conversation as messages; what the model said goes back in as the format wants it.
 #include "conversation.hpp"
 
-#include <iostream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,12 +37,14 @@ void converse(const dsv41::runtime::ModelFolder& folder, const Options& options,
               Progress& progress) {
   const dsv41::text::Tokenizer& tokenizer = tokenizer_of(folder, "--chat");
   std::vector<Message> turns = opening(options);
-  std::string line;
-  for (std::int64_t number = 1; progress.show("> "), std::getline(std::cin, line); ++number) {
+  for (std::int64_t number = 1;; ++number) {
+    progress.show("> ");
+    const std::optional<std::string> line = read_line();
     progress.clear();
-    if (line.empty()) continue;
-    encode_text(tokenizer, "standard input: line " + std::to_string(number), line);
-    turns.push_back(message(Role::user, line));
+    if (!line) break;
+    if (line->empty()) continue;
+    encode_text(tokenizer, "standard input: line " + std::to_string(number), *line);
+    turns.push_back(message(Role::user, *line));
     sequence.prefill(encode_turns(tokenizer, options, turns), {}, options.max_tokens);
 
     dsv41::text::StreamingDetokenizer stream(tokenizer, true);
@@ -60,7 +62,6 @@ void converse(const dsv41::runtime::ModelFolder& folder, const Options& options,
     write_out("\n");
     turns.push_back(message_of(tokenizer.decode(ids, false), visible, options.thinking));
   }
-  progress.clear();
 }
 
 }  // namespace generate

@@ -14,7 +14,7 @@ namespace generate {
 /// Every turn feeds only what the conversation's new form adds to what is fed.
 ///
 /// Errors: dsv41::Error invalid_argument (a line of ill-formed UTF-8, a conversation longer than the model), and those
-///         of encode_chat.
+///         of read_line, Sequence and encode_chat.
 void converse(const dsv41::runtime::ModelFolder& folder, const Options& options, Sequence& sequence,
               Progress& progress);
 

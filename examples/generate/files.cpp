@@ -3,14 +3,11 @@
 // Reading and writing of whole files, with the option that named them in every message.
 #include "files.hpp"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <system_error>
 
@@ -31,55 +28,75 @@ fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
+/// Whether a model folder's file of this name is read.
+bool of_a_model(const std::string& name) {
+  return name == "config.json" || name == "tokenizer.json" ||
+         (name.rfind("model", 0) == 0 && name.find(".safetensors") != std::string::npos);
+}
+
 }  // namespace
 
 std::string read_file(std::string_view option, const std::string& path) {
+  const auto cannot = [&] { fail(option, path, std::string("cannot be read: ") + std::strerror(errno)); };
   std::error_code error;
   if (fs::is_directory(path, error)) fail(option, path, "is a folder, expected a file");
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(option, path, std::string("cannot be read: ") + std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) fail(option, path, "cannot be read to its end");
-  return text;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rbe"), std::fclose);
+  if (!in) cannot();
+  std::string text;
+  for (;;) {
+    char buffer[1 << 16];
+    const std::size_t n = std::fread(buffer, 1, sizeof buffer, in.get());
+    if (std::ferror(in.get()) != 0) cannot();
+    if (n == 0) return text;
+    if (n > kMostBytes - text.size()) {
+      fail(option, path, "has more than " + std::to_string(kMostBytes) + " bytes, expected at most that");
+    }
+    text.append(buffer, n);
+  }
 }
 
 void require_writable(std::string_view option, const std::string& path) {
   std::error_code error;
-  const fs::file_status there = fs::status(path, error);
+  const fs::file_status there = fs::symlink_status(path, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) {
-    fail(option, path, "is there and not a regular file; results replace their file by renaming");
+    fail(option, path,
+         std::string("is ") + (fs::is_symlink(there) ? "a link" : "there") +
+             " and not a regular file; results replace their file by renaming");
   }
   const fs::path folder = folder_of(path);
   if (!fs::is_directory(folder, error)) fail(option, path, "the folder " + folder.string() + " does not exist");
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    fail(option, path, "the folder " + folder.string() + " is not writable: " + std::strerror(errno));
+  naming(option, [&] { dsv41::runtime::probe_writable(path); });
+}
+
+bool same_place(const std::string& a, const std::string& b) {
+  const fs::path p(a), q(b);
+  return p.filename() == q.filename() && fs::canonical(folder_of(p)) == fs::canonical(folder_of(q));
+}
+
+bool is_input(const std::string& path, std::span<const std::string> inputs, const fs::path& model) {
+  const auto same = [&](const fs::path& input) {
+    std::error_code error;
+    return fs::equivalent(path, input, error) && !error;
+  };
+  for (const std::string& input : inputs) {
+    if (same(input)) return true;
   }
+  std::error_code error;
+  if (fs::equivalent(folder_of(path), model, error) && !error && of_a_model(fs::path(path).filename().string())) {
+    return true;
+  }
+  for (fs::directory_iterator at(model, error), end; !error && at != end; at.increment(error)) {
+    if (of_a_model(at->path().filename().string()) && same(at->path())) return true;
+  }
+  return false;
 }
 
 void write_file(std::string_view option, const std::string& path, std::string_view contents) {
-  try {
-    dsv41::runtime::write_file_atomically(path, std::as_bytes(std::span(contents)));
-  } catch (const dsv41::Error& e) {
-    throw dsv41::Error(e.code(), std::string(option) + ": " + e.what());
-  }
+  naming(option, [&] { dsv41::runtime::write_file_atomically(path, std::as_bytes(std::span(contents))); });
 }
 
 std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace generate

@@ -18,7 +18,7 @@ model
 
 prompt, one of
   --prompt TEXT          encoded as it stands; added tokens that it spells out become those tokens
-  --prompt-file FILE     the same from a file
+  --prompt-file FILE     the same from a file or pipe, at most 64 MiB
   --tokens 1,2,3         ids; the output is ids too, the end-of-sequence id included
   --chat                 the text is a user's message, in which no text becomes a control token;
                          without a text, standard input is a conversation, one message a line

@@ -44,11 +44,21 @@ fs::path demo_folder() {
                      "--model: not given, and the demo is neither at " + built.string() + " nor at " + beside.string());
 }
 
-void check_outputs(const Options& options) {
-  if (options.logits_out) require_writable("--logits-out", *options.logits_out);
-  if (options.stats) require_writable("--stats", *options.stats);
-  if (options.logits_out && options.stats &&
-      fs::weakly_canonical(*options.logits_out) == fs::weakly_canonical(*options.stats)) {
+void check_output(std::string_view option, const std::string& path, const Options& options, const fs::path& model) {
+  require_writable(option, path);
+  std::vector<std::string> inputs;
+  for (const auto& input : {options.prompt_file, options.perplexity}) {
+    if (input) inputs.push_back(*input);
+  }
+  if (is_input(path, inputs, model)) {
+    refuse(std::string(option) + ": " + path + " is read by this run, expected another file");
+  }
+}
+
+void check_outputs(const Options& options, const fs::path& model) {
+  if (options.logits_out) check_output("--logits-out", *options.logits_out, options, model);
+  if (options.stats) check_output("--stats", *options.stats, options, model);
+  if (options.logits_out && options.stats && same_place(*options.logits_out, *options.stats)) {
     refuse("--logits-out and --stats: both are " + *options.stats);
   }
 }
@@ -72,9 +82,9 @@ void complete(const ModelFolder& folder, const Options& options, const Prompt& p
 }
 
 void run(const Options& options) {
-  check_outputs(options);
-  Progress progress(options.quiet);
   const fs::path path = options.model.empty() ? demo_folder() : fs::path(options.model);
+  check_outputs(options, path);
+  Progress progress(options.quiet);
   progress.show("loading " + path.string());
   const double start = now();
   const ModelFolder folder = ModelFolder::open(path);
@@ -119,7 +129,7 @@ int main_of(const std::vector<std::string>& arguments) {
   } catch (const std::exception& e) {
     message = e.what();
   }
-  std::fprintf(stderr, "generate: %s\n", message.c_str());
+  std::fprintf(stderr, "generate: %s\n", one_line(message).c_str());
   return kFailure;
 }
 

@@ -34,6 +34,10 @@ std::string some_text(Text name, Text value, const char* what) {
 std::vector<std::int32_t> id_list(Text name, Text value) {
   std::vector<std::int32_t> ids;
   for (Text piece : split(value, ',')) {
+    if (piece.empty()) {
+      refuse(std::string(name) + ": nothing at index " + std::to_string(ids.size()) +
+             ", expected ids separated by commas");
+    }
     ids.push_back(integer<std::int32_t>(name, piece, 0, std::numeric_limits<std::int32_t>::max()));
   }
   return ids;
@@ -76,7 +80,7 @@ const Row kRows[] = {
      [](Options& o, Text n, Text v) { o.max_tokens = integer<std::int64_t>(n, v, 0, kMostTokens); }},
     {"--temperature", true,
      [](Options& o, Text n, Text v) {
-       o.sampler.temperature = decimal(n, v, "a number of at least 0", [](double x) { return x >= 0; });
+       o.sampler.temperature = decimal(n, v, "a finite number of at least 0", [](double x) { return x >= 0; });
      }},
     {"--top-k", true,
      [](Options& o, Text n, Text v) { o.sampler.top_k = integer<std::int64_t>(n, v, 0, kMostTokens); }},
@@ -126,7 +130,9 @@ void check_combination(const Options& o, const Given& given) {
   exclude(given, "--prompt", {"--prompt-file", "--tokens"});
   exclude(given, "--prompt-file", {"--tokens"});
   exclude(given, "--chat", {"--tokens", "--bos", "--image-span"});
-  exclude(given, "--perplexity", {"--prompt", "--prompt-file", "--tokens", "--chat", "--image-span", "--logits-out"});
+  exclude(given, "--perplexity",
+          {"--prompt", "--prompt-file", "--tokens", "--chat", "--image-span", "--logits-out", "--max-tokens",
+           "--temperature", "--top-k", "--top-p", "--min-p", "--seed"});
   for (Text name : {"--system", "--thinking", "--effort"}) demand(given, name, "--chat");
   demand(given, "--effort", "--thinking");
   if (o.chat && !o.prompt && !o.prompt_file) {

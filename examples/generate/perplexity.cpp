@@ -23,12 +23,19 @@ using dsv41::runtime::Engine;
 using dsv41::runtime::LogitRows;
 using dsv41::runtime::Session;
 
-/// -log2 of the softmax's probability of `id`.
-double bits_of(dsv41::In<float, 1> logits, std::int32_t id) {
+/// -log2 of the softmax's probability of `id`, which follows the token at `position` of its window.
+double bits_of(dsv41::In<float, 1> logits, std::int32_t id, std::int64_t position) {
+  dsv41::runtime::check_logits(logits, position);
   double largest = -HUGE_VAL, sum = 0;
   for (std::int64_t i = 0; i < logits.extent(0); ++i) largest = std::fmax(largest, static_cast<double>(logits[i]));
   for (std::int64_t i = 0; i < logits.extent(0); ++i) sum += std::exp(static_cast<double>(logits[i]) - largest);
-  return (std::log(sum) - (static_cast<double>(logits[id]) - largest)) / std::log(2.0);
+  const double bits = (std::log(sum) - (static_cast<double>(logits[id]) - largest)) / std::log(2.0);
+  if (!std::isfinite(bits)) {
+    refuse("logits at position " + std::to_string(position) + ": the largest is " + std::to_string(largest) +
+           " and that of token " + std::to_string(id) + " is " + std::to_string(logits[id]) +
+           ", expected finite ones; a value overflowed");
+  }
+  return bits;
 }
 
 /// Feeds one window and adds the bits of all its ids but the first.
@@ -41,7 +48,8 @@ void score(Session& session, std::span<const std::int32_t> window, std::size_t c
     session.append(window.subspan(first, n), LogitRows::all);
     const auto logits = session.logits();
     for (std::size_t i = 0; i < n; ++i) {
-      out.bits += bits_of(logits.row(static_cast<std::int64_t>(i)), window[first + i + 1]);
+      out.bits += bits_of(logits.row(static_cast<std::int64_t>(i)), window[first + i + 1],
+                          static_cast<std::int64_t>(first + i));
     }
     out.predicted += static_cast<std::int64_t>(n);
   }
@@ -57,10 +65,8 @@ Perplexity perplexity(const dsv41::runtime::ModelFolder& folder, const Options& 
   Perplexity out{.tokens = static_cast<std::int64_t>(ids.size()), .bytes = static_cast<std::int64_t>(text.size())};
 
   const std::int64_t lead = options.bos ? 1 : 0, length = std::min(config.max_positions, out.tokens + lead);
-  if (length < 2) {
-    refuse(source + ": has " + std::to_string(out.tokens) + " token and windows have " + std::to_string(length) +
-           "; the first of a window is not predicted");
-  }
+  if (out.tokens + lead < 2) refuse(source + ": has 1 token, expected at least 2 (or --bos)");
+  if (length < 2) refuse(source + ": max_position_embeddings is 1, expected at least 2: a window's first is free");
   const double opening = now();
   Engine engine(folder, {.backend = options.backend, .numeric = options.numeric, .max_context = length});
   Session session = engine.open_session();

@@ -27,7 +27,8 @@ struct Perplexity {
 /// Rules:  the file is one text, encoded like a --prompt, fed in windows of max_position_embeddings positions that each
 ///         start anew; with --bos each begins with that token. bits sums -log2 p over the text's tokens except, without
 ///         --bos, the first of each window, which nothing predicts. Log-softmax and sums are float64.
-/// Errors: dsv41::Error io (file, no tokenizer), invalid_argument (empty, ill-formed UTF-8, nothing to predict).
+/// Errors: dsv41::Error io (file, no tokenizer), invalid_argument (empty, ill-formed UTF-8, nothing to predict,
+///         logits that are NaN or make no finite bits; the position is one of the window).
 /// Cost:   one prefill of the text; max_rows * vocab floats.
 Perplexity perplexity(const dsv41::runtime::ModelFolder& folder, const Options& options, Progress& progress);
 

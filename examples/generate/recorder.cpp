@@ -4,6 +4,7 @@
 #include "recorder.hpp"
 
 #include "dsv41/runtime/safetensors.hpp"
+#include "files.hpp"
 
 namespace generate {
 
@@ -22,7 +23,7 @@ void Recorder::save(const std::string& path) const {
   const TensorSource tensors[] = {
       {.name = "logits", .dtype = DType::f32, .shape = {positions, vocab_}, .data = std::as_bytes(std::span(logits_))},
       {.name = "tokens", .dtype = DType::i64, .shape = {positions}, .data = std::as_bytes(std::span(tokens_))}};
-  write_safetensors(path, tensors);
+  naming("--logits-out", [&] { write_safetensors(path, tensors); });
 }
 
 }  // namespace generate

@@ -107,8 +107,11 @@ void Sequence::decode(std::int64_t new_tokens, const std::function<void(std::int
 
 void Sequence::feed(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image) {
   session_->append(ids, recorder_ != nullptr ? LogitRows::all : LogitRows::last, image);
-  if (recorder_ != nullptr) recorder_->add(ids, session_->logits());
   fed_.insert(fed_.end(), ids.begin(), ids.end());
+  const auto logits = session_->logits();
+  const std::int64_t rows = logits.extent(0), before = session_->position() - rows;
+  for (std::int64_t row = 0; row < rows; ++row) dsv41::runtime::check_logits(logits.row(row), before + row);
+  if (recorder_ != nullptr) recorder_->add(ids, logits);
 }
 
 }  // namespace generate

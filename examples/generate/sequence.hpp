@@ -43,7 +43,8 @@ class Sequence {
   ///
   /// Shapes: ids [n], at least one; image empty or [n].
   /// Rules:  leaves room for `new_tokens` more, as far as the model's positions go.
-  /// Errors: dsv41::Error invalid_argument when the model has fewer positions than the prompt has tokens.
+  /// Errors: dsv41::Error invalid_argument when the model has fewer positions than the prompt has tokens, or a logit
+  ///         is NaN.
   void prefill(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image, std::int64_t new_tokens);
 
   /// Samples up to `new_tokens` tokens behind the prompt and hands each to `sink` at once; ends after config.eos.
@@ -51,7 +52,7 @@ class Sequence {
   /// Rules:  the sampler's position of a token is the position it takes. No token is sampled for which the model has no
   ///         position. Where text is written, ids that the tokenizer does not have (a config's vocabulary may be the
   ///         larger one) are out of the choice. With a recorder the last token is fed too.
-  /// Errors: those of Sampler::sample and of `sink`.
+  /// Errors: those of Sampler::sample and of `sink`; a NaN in any row, as in prefill.
   void decode(std::int64_t new_tokens, const std::function<void(std::int32_t)>& sink);
 
   const Figures& figures() const noexcept { return figures_; }

@@ -4,14 +4,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace generate {
 
-/// Makes writing to a closed pipe an error instead of a signal, and keeps files that are opened later from taking the
-/// numbers of closed standard streams. Errors: dsv41::Error io when standard output is closed.
+/// Makes writing to a closed pipe and beyond the file size limit errors instead of signals, and keeps files that are
+/// opened later from taking the numbers of closed standard streams. Errors: dsv41::Error io when standard output is
+/// closed.
 void prepare_streams();
+
+/// The next line of standard input, without its newline; nothing at the end.
+/// Errors: dsv41::Error io: cannot be read, or a line of more than 16 MiB.
+std::optional<std::string> read_line();
+
+/// A message as one line that a terminal shows as it is: control characters and ill-formed UTF-8 as \xNN for each byte,
+/// and no more than 2000 characters, then "...".
+std::string one_line(std::string_view message);
 
 /// Writes to standard output and flushes. Errors: dsv41::Error io, for example when the reader has gone.
 void write_out(std::string_view text);
@@ -30,7 +40,7 @@ class Progress {
 
   bool shows() const noexcept { return shows_; }
 
-  /// Replaces the line.
+  /// Replaces the line, by one_line() of the text.
   void show(const std::string& line);
 
   /// Replaces the line by "WHAT N of TOTAL", at most ten times a second.

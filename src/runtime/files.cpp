@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// The one-call form of the file writer.
+// The one-call forms of the file writer.
 #include "dsv41/runtime/files.hpp"
 
 #include "files/file_bytes.hpp"
@@ -11,6 +11,10 @@ void write_file_atomically(const std::filesystem::path& path, std::span<const st
   files::FileWriter out(path);
   out.write(bytes);
   out.commit();
+}
+
+void probe_writable(const std::filesystem::path& path) {
+  const files::FileWriter never_committed(path);
 }
 
 }  // namespace dsv41::runtime

@@ -40,7 +40,32 @@ double sum(std::span<const double> values) {
   return total;
 }
 
+/// argmax of a row without NaN.
+std::int32_t likeliest(In<float, 1> logits) {
+  std::int64_t best = -1;
+  float largest = -std::numeric_limits<float>::infinity();
+  for (std::int64_t i = 0; i < logits.extent(0); ++i) {
+    if (logits[i] > largest) {
+      best = i;
+      largest = logits[i];
+    }
+  }
+  if (best < 0) refuse("none of the " + std::to_string(logits.extent(0)) + " logits is above -inf");
+  return static_cast<std::int32_t>(best);
+}
+
 }  // namespace
+
+void check_logits(In<float, 1> logits, std::int64_t position) {
+  std::int64_t count = 0, first = 0;
+  for (std::int64_t i = 0; i < logits.extent(0); ++i) count += std::isnan(logits[i]) ? 1 : 0;
+  if (count == 0) return;
+  while (!std::isnan(logits[first])) ++first;
+  throw Error(Errc::invalid_argument,
+              "logits" + (position < 0 ? std::string() : " at position " + std::to_string(position)) + ": " +
+                  std::to_string(count) + " of " + std::to_string(logits.extent(0)) + " are NaN, the first for token " +
+                  std::to_string(first) + ", expected none; a weight of the checkpoint is NaN or a value overflowed");
+}
 
 void SamplerOptions::check() const {
   if (!(temperature >= 0) || !std::isfinite(temperature)) {
@@ -61,10 +86,21 @@ Sampler::Sampler(const SamplerOptions& options, std::int64_t vocab) : options_(o
 }
 
 std::span<const double> Sampler::probabilities(In<float, 1> logits) {
+  return law(logits, -1);
+}
+
+std::int32_t Sampler::sample(In<float, 1> logits, std::int64_t position) {
+  const auto block = numerics::random_block(options_.seed, position, numerics::Purpose::sample);
+  return draw(law(logits, position - 1), numerics::uniform_below_one(block));
+}
+
+/// probabilities() of the row behind the token at `position`.
+std::span<const double> Sampler::law(In<float, 1> logits, std::int64_t position) {
   if (logits.extent(0) != vocab()) {
     refuse("row of " + std::to_string(logits.extent(0)) + " logits, expected " + std::to_string(vocab()));
   }
-  const std::int32_t top = argmax(logits);
+  check_logits(logits, position);
+  const std::int32_t top = likeliest(logits);
   if (options_.temperature == 0) {
     std::fill(weights_.begin(), weights_.end(), 0.0);
     weights_[static_cast<std::size_t>(top)] = 1;
@@ -77,17 +113,12 @@ std::span<const double> Sampler::probabilities(In<float, 1> logits) {
   return weights_;
 }
 
-std::int32_t Sampler::sample(In<float, 1> logits, std::int64_t position) {
-  const auto block = numerics::random_block(options_.seed, position, numerics::Purpose::sample);
-  return draw(probabilities(logits), numerics::uniform_below_one(block));
-}
-
 /// The largest logit weighs 1 exactly, also when it is infinite; so no sum can be zero, infinite or NaN.
 void Sampler::weigh(In<float, 1> logits, std::int32_t top) {
   const double largest = static_cast<double>(logits[top]);
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     const double logit = static_cast<double>(logits[static_cast<std::int64_t>(i)]);
-    weights_[i] = logit == largest ? 1.0 : std::isnan(logit) ? 0.0 : std::exp((logit - largest) / options_.temperature);
+    weights_[i] = logit == largest ? 1.0 : std::exp((logit - largest) / options_.temperature);
   }
 }
 
@@ -138,16 +169,8 @@ std::size_t Sampler::nucleus(In<float, 1> logits) {
 }
 
 std::int32_t argmax(In<float, 1> logits) {
-  std::int64_t best = -1;
-  float largest = -std::numeric_limits<float>::infinity();
-  for (std::int64_t i = 0; i < logits.extent(0); ++i) {
-    if (logits[i] > largest) {
-      best = i;
-      largest = logits[i];
-    }
-  }
-  if (best < 0) refuse("none of the " + std::to_string(logits.extent(0)) + " logits is above -inf");
-  return static_cast<std::int32_t>(best);
+  check_logits(logits);
+  return likeliest(logits);
 }
 
 std::int32_t draw(std::span<const double> probabilities, double u) noexcept {

@@ -134,6 +134,20 @@ inline std::string whole(const std::vector<std::string>& parts) {
   return text;
 }
 
+/// The process's current folder for as long as it lives.
+class WorkingFolder {
+ public:
+  explicit WorkingFolder(const std::filesystem::path& path) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(path);
+  }
+  WorkingFolder(const WorkingFolder&) = delete;
+  WorkingFolder& operator=(const WorkingFolder&) = delete;
+  ~WorkingFolder() { std::filesystem::current_path(before_); }
+
+ private:
+  std::filesystem::path before_;
+};
+
 /// A model folder of its own: a golden's files, to be damaged.
 class ModelCopy {
  public:

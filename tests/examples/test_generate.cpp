@@ -240,6 +240,14 @@ TEST_CASE("stats have their keys", "[generate]") {
   CHECK_FALSE(s.contains("bits_per_byte"));
 }
 
+TEST_CASE("stats are JSON whatever the model's path is", "[generate]") {
+  const TempFolder folder;
+  const std::string model = (folder / "a\xff\n\"b").string(), stats = (folder / "stats").string();
+  std::filesystem::create_directory_symlink(kModel, model);
+  REQUIRE(generate({"--model", model, "--tokens", "1", "--max-tokens", "1", "--stats", stats}).status == 0);
+  CHECK(nlohmann::json::parse(read_file(stats))["model"] == folder.path().string() + "/a\xef\xbf\xbd\n\"b");
+}
+
 TEST_CASE("perplexity sums bits over windows", "[generate]") {
   const TempFolder folder;
   const std::string text = "In the beginning God created the heaven and the earth.",

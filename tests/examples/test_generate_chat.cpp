@@ -109,6 +109,24 @@ TEST_CASE("a conversation refuses broken lines by number", "[generate][chat]") {
   CHECK(run.says("UTF-8"));
 }
 
+TEST_CASE("a conversation that cannot be read, or whose line has no end, is an error", "[generate][chat]") {
+  const auto from = [](const std::string& input) {
+    const TempFolder folder;
+    const std::string err = folder.write("err", "").string();
+    Streams streams;
+    streams.open(0, input);
+    streams.open(2, err);
+    Run run;
+    run.status = wait_for(streams.start({"--chat", "--max-tokens", "2"}));
+    run.err = read_file(err);
+    INFO(run.err);
+    CHECK(run.refused());
+    return run;
+  };
+  CHECK(from("/").says("standard input: cannot be read: Is a directory"));
+  CHECK(from("/dev/zero").says("standard input: a line has more than 16777216 bytes"));
+}
+
 TEST_CASE("the demo speaks without a prompt", "[generate]") {
   const Run run = generate({"--max-tokens", "8"});
   CHECK(run.status == 0);

@@ -2,6 +2,8 @@
 //
 // generate from outside, bad input: one message that names the option, file, tensor or key, what was expected and what
 // was found; status 2; nothing printed, no result file touched.
+#include <sys/resource.h>
+
 #include "run_generate.hpp"
 
 using namespace dsv41;
@@ -39,6 +41,10 @@ void check_model_refused(const ModelCopy& model, const Words& words) {
   check_refused({"--model", model.path(), "--tokens", "1,2,3", "--max-tokens", "1"}, words);
 }
 
+std::ptrdiff_t entries(const TempFolder& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder.path()), {});
+}
+
 }  // namespace
 
 TEST_CASE("the command line is refused with the option's name", "[generate]") {
@@ -59,7 +65,7 @@ TEST_CASE("the command line is refused with the option's name", "[generate]") {
       {{"--max-tokens", "99999999999999999999"}, {"--max-tokens"}},
       {{"--max-tokens", ""}, {"--max-tokens", "''"}},
       {{"--temperature", "nan"}, {"--temperature", "at least 0", "'nan'"}},
-      {{"--temperature", "inf"}, {"--temperature", "'inf'"}},
+      {{"--temperature", "inf"}, {"--temperature: expected a finite number of at least 0, got 'inf'"}},
       {{"--temperature", "-0.5"}, {"--temperature", "'-0.5'"}},
       {{"--temperature", "1.0f"}, {"--temperature", "'1.0f'"}},
       {{"--top-k", "2.5"}, {"--top-k", "'2.5'"}},
@@ -73,9 +79,9 @@ TEST_CASE("the command line is refused with the option's name", "[generate]") {
       {{"--effort", "101", "--chat", "--thinking"}, {"--effort", "from 1 to 100", "'101'"}},
       {{"--effort", "10", "--chat"}, {"--effort", "--thinking"}},
       {{"--system", "x", "--prompt", "y"}, {"--system", "--chat"}},
-      {{"--tokens", ""}, {"--tokens", "''"}},
-      {{"--tokens", "1,,2"}, {"--tokens", "''"}},
-      {{"--tokens", "1,2,"}, {"--tokens", "''"}},
+      {{"--tokens", ""}, {"--tokens: nothing at index 0"}},
+      {{"--tokens", "1,,2"}, {"--tokens: nothing at index 1, expected ids separated by commas"}},
+      {{"--tokens", "1,2,"}, {"--tokens: nothing at index 2"}},
       {{"--tokens", "1,-2"}, {"--tokens", "'-2'"}},
       {{"--tokens", "1, 2"}, {"--tokens", "' 2'"}},
       {{"--tokens", "1", "--image-span", "3"}, {"--image-span", "FIRST:COUNT", "'3'"}},
@@ -87,6 +93,12 @@ TEST_CASE("the command line is refused with the option's name", "[generate]") {
       {{"--chat", "--bos"}, {"--chat and --bos exclude each other"}},
       {{"--perplexity", "f", "--prompt", "a"}, {"--perplexity and --prompt exclude each other"}},
       {{"--chat"}, {"--logits-out", "--prompt"}},
+      {{"--perplexity", "f", "--max-tokens", "1"}, {"--perplexity and --max-tokens exclude each other"}},
+      {{"--perplexity", "f", "--temperature", "1"}, {"--perplexity and --temperature exclude each other"}},
+      {{"--perplexity", "f", "--top-k", "1"}, {"--perplexity and --top-k exclude each other"}},
+      {{"--perplexity", "f", "--top-p", "1"}, {"--perplexity and --top-p exclude each other"}},
+      {{"--perplexity", "f", "--min-p", "1"}, {"--perplexity and --min-p exclude each other"}},
+      {{"--perplexity", "f", "--seed", "1"}, {"--perplexity and --seed exclude each other"}},
   };
   for (const auto& c : cases) check_refused(c.arguments, c.words);
 }
@@ -108,8 +120,13 @@ TEST_CASE("prompts are refused with what is wrong", "[generate]") {
   refused({"--tokens", "1,2,3", "--image-span", "2:2"}, {"--image-span", "2 to 3", "3 tokens"});
   refused({"--perplexity", empty}, {"--perplexity", empty, "empty"});
   refused({"--perplexity", broken}, {"--perplexity", "UTF-8", "3"});
-  refused({"--perplexity", folder.write("one", "a").string()}, {"--perplexity", "1 token", "not predicted"});
+  refused({"--perplexity", folder.write("one", "a").string()},
+          {"--perplexity", "has 1 token, expected at least 2 (or --bos)"});
   refused({"--perplexity", folder.path().string() + "/absent"}, {"--perplexity", "absent"});
+  for (const char* option : {"--prompt-file", "--perplexity"}) {
+    refused({option, "/dev/zero"}, {option, "/dev/zero: has more than 67108864 bytes"});
+    refused({option, "/proc/self/mem"}, {option, "/proc/self/mem: cannot be read: Input/output error"});
+  }
   refused({"--chat", "--prompt", "hello"}, {"--chat"});  // this tokenizer has no chat markers
 }
 
@@ -230,12 +247,129 @@ TEST_CASE("results that cannot be written are refused before the work", "[genera
     refused("/nowhere/x", {option, "/nowhere/x", "does not exist"});
     refused(there, {option, there, "not a regular file"});
     refused("/dev/null", {option, "/dev/null", "not a regular file"});
+    refused("/dev/stdout", {option, "/dev/stdout: is a link and not a regular file"});
     refused("", {option, "expected a file"});
+    // A name that fits a file and not its temporary.
+    const std::string longest = there + "/" + std::string(250, 'x');
+    refused(longest, {std::string(option) + ": " + longest + ": cannot create: File name too long"});
   }
-  const std::string same = there + "/same";
-  check_refused(generate({"--model", kModel, "--tokens", "1", "--stats", same, "--logits-out", there + "/./same"}),
-                {"--logits-out and --stats", same});
   CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("a link in a result's place is refused and stays", "[generate]") {
+  const TempFolder folder;
+  const std::string target = folder.write("target", "old").string(), link = (folder / "link").string();
+  for (const std::string& to : {target, (folder / "absent").string()}) {
+    std::filesystem::create_symlink(to, link);
+    for (const char* option : {"--stats", "--logits-out"}) {
+      check_refused(generate({"--model", kModel, "--tokens", "1,2", option, link}), {option, link, "is a link"});
+    }
+    CHECK(std::filesystem::read_symlink(link) == to);
+    std::filesystem::remove(link);
+  }
+  CHECK(read_file(target) == "old");
+  CHECK(entries(folder) == 1);
+}
+
+TEST_CASE("two results in one file are refused however it is spelled", "[generate]") {
+  const TempFolder folder;
+  const std::string there = folder.path().string();
+  std::filesystem::create_directory(folder / "d");
+  std::filesystem::create_directory_symlink(folder / "d", folder / "link");
+  const WorkingFolder here(folder.path());
+  const std::string pairs[][2] = {
+      {there + "/a", there + "/./a"}, {"a", "./a"}, {"a", there + "/a"}, {"d/a", "link/a"}, {"a", "d/../a"}};
+  for (const auto& pair : pairs) {
+    for (int first : {0, 1}) {
+      check_refused(
+          generate({"--model", kModel, "--tokens", "1", "--stats", pair[first], "--logits-out", pair[1 - first]}),
+          {"--logits-out and --stats: both are " + pair[first]});
+    }
+  }
+  CHECK(entries(folder) == 2);
+  CHECK(generate({"--model", kModel, "--tokens", "1", "--stats", "a", "--logits-out", "d/a"}).status == 0);
+}
+
+TEST_CASE("a result in an input's place is refused", "[generate]") {
+  const ModelCopy model("01-all-mechanisms");
+  const TempFolder folder;
+  const std::string text = folder.write("text", "in the beginning").string();
+  std::filesystem::create_symlink(text, folder / "link");
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::string& result) {
+    std::vector<std::string> all{"--model", model.path(), "--stats", result};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    check_refused(generate(all), {"--stats: " + result + " is read by this run, expected another file"});
+  };
+  refused({"--prompt-file", text}, text);
+  refused({"--prompt-file", (folder / "link").string()}, text);
+  refused({"--perplexity", text}, text);
+  for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "model.safetensors.index.json"}) {
+    refused({"--tokens", "1"}, model.path() + "/" + file);
+  }
+  CHECK(read_file(text) == "in the beginning");
+  const std::string beside = model.path() + "/stats.json";
+  for (int run = 0; run < 2; ++run) {
+    CHECK(generate({"--model", model.path(), "--tokens", "1", "--stats", beside}).status == 0);
+  }
+}
+
+TEST_CASE("logits that are NaN are an error with their position, whatever they are for", "[generate]") {
+  ModelCopy model("01-all-mechanisms");
+  model.edit_weights([](auto& t) {
+    RawTensor& norm = named(t, "norm.weight");
+    norm.bytes.assign(norm.bytes.size(), '\x7f');  // 3.39e38 in every element: finite, and sums overflow
+  });
+  const TempFolder folder;
+  const std::string text = folder.write("text", "in the beginning").string(), record = (folder / "l").string();
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::string& position) {
+    std::vector<std::string> all{"--model", model.path()};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    check_refused(generate(all), {"logits at position " + position + ": 320 of 320 are NaN, the first for token 0"});
+  };
+  refused({"--tokens", "5,6,7"}, "2");
+  refused({"--tokens", "5,6,7", "--temperature", "1"}, "2");
+  refused({"--tokens", "5,6,7", "--max-tokens", "0"}, "2");
+  refused({"--tokens", "5,6,7", "--max-tokens", "0", "--logits-out", record}, "0");
+  refused({"--perplexity", text}, "0");
+  CHECK(entries(folder) == 1);
+}
+
+TEST_CASE("a message is one clean line of bounded length", "[generate]") {
+  const auto message = [](const std::string& argument) { return generate({argument}).err; };
+  const auto quoting = [](const std::string& shown) {
+    return "generate: unexpected argument '" + shown + "'; a prompt goes behind --prompt\n";
+  };
+  CHECK(message("a\nb\tc\x1b[31m\x7f") == quoting("a\\x0ab\\x09c\\x1b[31m\\x7f"));
+  CHECK(message("\xff \xc3( \xed\xa0\x80 \xc0\xaf") == quoting("\\xff \\xc3( \\xed\\xa0\\x80 \\xc0\\xaf"));
+  CHECK(message("\xc2\x85 \xf4\x90\x80\x80 \xe2\x82") == quoting("\\xc2\\x85 \\xf4\\x90\\x80\\x80 \\xe2\\x82"));
+  const std::string fine = "w\xc3\xb6rld \xf0\x9f\x98\x8a \xe2\x82\xac \xc2\xa0";
+  CHECK(message(fine) == quoting(fine));
+  const std::string start = "unexpected argument '";
+  for (const std::string letter : {"x", "\xe2\x82\xac"}) {
+    std::string many, shown;
+    for (int i = 0; i < 5000; ++i) many += letter;
+    for (std::size_t i = start.size(); i < 2000; ++i) shown += letter;
+    CHECK(message(many) == "generate: " + start + shown + "...\n");
+  }
+}
+
+TEST_CASE("a result beyond the file size limit is an error and leaves nothing behind", "[generate]") {
+  const TempFolder folder;
+  const std::string record = (folder / "l").string(), err = folder.write("err", "").string();
+  Streams streams;
+  streams.open(2, err);
+  struct rlimit before {};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  struct rlimit low = before;
+  low.rlim_cur = 2048;
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &low) == 0);
+  Run run;
+  run.status =
+      wait_for(streams.start({"--model", kModel, "--tokens", "1,2", "--max-tokens", "0", "--logits-out", record}));
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  run.err = read_file(err);
+  check_refused(run, {"--logits-out: " + record + ": cannot write: File too large"});
+  CHECK(entries(folder) == 1);
 }
 
 TEST_CASE("a failed run leaves earlier results as they were", "[generate]") {
@@ -246,16 +380,6 @@ TEST_CASE("a failed run leaves earlier results as they were", "[generate]") {
   CHECK(generate({"--model", kModel, "--tokens", "1,2", "--max-tokens", "2", "--stats", stats}).status == 0);
   CHECK(read_file(stats) != "earlier");
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
-}
-
-TEST_CASE("a result that cannot be written after all is an error with option and path", "[generate]") {
-  // The folder is there and writable when the run starts; a name this long fits no temporary.
-  const TempFolder folder;
-  const std::string stats = (folder / std::string(250, 'x')).string();
-  const Run run = generate({"--model", kModel, "--tokens", "1,2", "--max-tokens", "0", "--stats", stats});
-  CHECK(run.refused());
-  CHECK(run.says("--stats: " + stats + ": cannot create: File name too long"));
-  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_CASE("a reader that goes away ends the run with a message", "[generate]") {

@@ -73,6 +73,20 @@ TEST_CASE("what cannot be written is an error with the path, and leaves nothing 
   CHECK(entries(folder) == 1);
 }
 
+TEST_CASE("a probe says what a write would say, and leaves nothing behind") {
+  using dsv41::runtime::probe_writable;
+  const TempFolder folder;
+  folder.write("old", "kept");
+  for (const char* name : {"old", "new"}) CHECK_NOTHROW(probe_writable(folder / name));
+  for (const std::filesystem::path& path : {folder / "absent/f", folder / std::string(250, 'x')}) {
+    const Failure failure = failure_of([&] { probe_writable(path); });
+    CHECK(failure.code == Errc::io);
+    CHECK(failure.message == failure_of([&] { write(path, "x"); }).message);
+  }
+  CHECK(read_file(folder / "old") == "kept");
+  CHECK(entries(folder) == 1);
+}
+
 TEST_CASE("texts are read whole, within a limit, from regular files only") {
   using dsv41::files::read_text;
   const TempFolder folder;

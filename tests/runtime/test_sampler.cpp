@@ -145,18 +145,32 @@ TEST_CASE("extreme temperatures stay finite", "[sampler]") {
   CHECK(law({.temperature = 1e300, .top_k = 1}, {1, 2, 3}) == std::vector<double>{0, 0, 1});
 }
 
-TEST_CASE("NaN and infinite logits", "[sampler]") {
-  CHECK(law({.temperature = 1}, {kNan, 0, -kInf, 0}) == std::vector<double>{0, 0.5, 0, 0.5});
-  CHECK(law({.temperature = 1, .top_k = 3, .top_p = 0.99}, {kNan, 0, -kInf, 0}) == std::vector<double>{0, 0.5, 0, 0.5});
-  CHECK(law({}, {kNan, -5, kNan}) == std::vector<double>{0, 1, 0});
+TEST_CASE("a row with a NaN is refused, greedy and sampled", "[sampler]") {
+  const std::string end = ", expected none; a weight of the checkpoint is NaN or a value overflowed";
+  for (double t : {0.0, 1.0}) {
+    Sampler sampler({.temperature = t}, 3);
+    for (float nan : {kNan, -kNan}) {
+      const auto some = test::failure_of([&] { sampler.sample(row({5, nan, nan}), 3); });
+      CHECK(some.code == Errc::invalid_argument);
+      CHECK(some.message == "logits at position 2: 2 of 3 are NaN, the first for token 1" + end);
+    }
+    const auto all = test::failure_of([&] { sampler.probabilities(row({kNan, kNan, kNan})); });
+    CHECK(all.message == "logits: 3 of 3 are NaN, the first for token 0" + end);
+  }
+  CHECK(test::failure_of([] { runtime::argmax(row({0, kNan})); }).says("1 of 2 are NaN, the first for token 1"));
+  CHECK_NOTHROW(runtime::check_logits(row({0, kInf, -kInf}), 7));
+}
+
+TEST_CASE("infinite logits", "[sampler]") {
+  CHECK(law({.temperature = 1}, {0, -kInf, 0}) == std::vector<double>{0.5, 0, 0.5});
+  CHECK(law({.temperature = 1, .top_k = 3, .top_p = 0.99}, {-kInf, 0, -kInf, 0}) ==
+        std::vector<double>{0, 0.5, 0, 0.5});
   CHECK(law({.temperature = 1}, {kInf, 0, kInf}) == std::vector<double>{0.5, 0, 0.5});
   for (double t : {0.0, 1.0}) {
     Sampler sampler({.temperature = t}, 2);
-    for (const std::vector<float>& bad : {std::vector<float>{-kInf, -kInf}, std::vector<float>{kNan, kNan}}) {
-      const auto failure = test::failure_of([&] { sampler.sample(row(bad), 0); });
-      CHECK(failure.code == Errc::invalid_argument);
-      CHECK(failure.says("none of the 2 logits is above -inf"));
-    }
+    const auto failure = test::failure_of([&] { sampler.sample(row({-kInf, -kInf}), 0); });
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.says("none of the 2 logits is above -inf"));
     CHECK(test::failure_of([&] { sampler.sample(row({1, 2, 3}), 0); }).says("row of 3 logits, expected 2"));
   }
 }

@@ -17,4 +17,8 @@ namespace dsv41::runtime {
 /// Errors: io, with the path and the system's reason; the old file is then as it was and no temporary is left.
 void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
+/// Creates such a temporary and removes it, to learn early that write_file_atomically and write_safetensors will find
+/// their folder there and writable and the name not too long. Errors: io, as write_file_atomically.
+void probe_writable(const std::filesystem::path& path);
+
 }  // namespace dsv41::runtime

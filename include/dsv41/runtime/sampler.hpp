@@ -14,6 +14,13 @@
 
 namespace dsv41::runtime {
 
+/// Refuses a row that holds a NaN: nothing that is computed from it means anything. Whoever reads logits asks this.
+///
+/// Shapes: logits [vocab]. `position` is where the last token that the row has seen stands; -1: not known, not named.
+/// Errors: invalid_argument with the position, how many are NaN and the first one's token id.
+/// Cost:   one pass, no allocation.
+void check_logits(In<float, 1> logits, std::int64_t position = -1);
+
 struct SamplerOptions {
   double temperature = 0;  ///< logits are divided by it; 0 = greedy, and then nothing else matters
   std::int64_t top_k = 0;  ///< keep the k likeliest ids; 0 = all, as any k of at least the vocabulary's size
@@ -40,8 +47,8 @@ class Sampler {
   ///          the ids ordered by logit descending, ties to the lower id, so the shortest prefix wins and at least the
   ///          likeliest id stays. (min_p before top_p would differ only in the mass that top_p takes its share of.)
   ///          What is left is divided by its sum, summed in ascending id. Greedy: 1 at the largest logit's lowest id.
-  ///          A NaN logit has probability 0. Infinite logits share all the mass equally.
-  /// Errors:  invalid_argument: another extent than vocab, or no logit above -inf.
+  ///          Infinite logits share all the mass equally.
+  /// Errors:  invalid_argument: another extent than vocab, no logit above -inf, and those of check_logits.
   /// Cost:    one exp per id; with top_k or top_p also a partial sort of what they keep. No allocation.
   std::span<const double> probabilities(In<float, 1> logits);
 
@@ -49,13 +56,14 @@ class Sampler {
   ///
   /// Rules:   u = uniform_below_one of the block (seed, position, Purpose::sample); `position` is where the token will
   ///          stand. Equal (options, logits, position) give equal ids, alone or in any batch.
-  /// Errors:  those of probabilities().
+  /// Errors:  those of probabilities(); a NaN is told with the position before `position`, whose logits these are.
   std::int32_t sample(In<float, 1> logits, std::int64_t position);
 
   const SamplerOptions& options() const noexcept { return options_; }
   std::int64_t vocab() const noexcept { return static_cast<std::int64_t>(weights_.size()); }
 
  private:
+  std::span<const double> law(In<float, 1> logits, std::int64_t position);
   void weigh(In<float, 1> logits, std::int32_t top);
   void filter(In<float, 1> logits);
   void keep_top_k(In<float, 1> logits);
@@ -66,7 +74,7 @@ class Sampler {
   std::vector<std::int32_t> order_;  // ids with weight, the likeliest sorted to the front as far as needed
 };
 
-/// Smallest id with the largest logit; NaN is never chosen. Errors: invalid_argument when no logit is above -inf.
+/// Smallest id with the largest logit. Errors: invalid_argument when no logit is above -inf, and those of check_logits.
 std::int32_t argmax(In<float, 1> logits);
 
 /// Inverse distribution function: the smallest id at which the running sum, in ascending id, exceeds u in [0, 1); the
