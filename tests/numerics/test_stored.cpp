@@ -31,6 +31,15 @@ std::size_t differing(const Stored& m, const Matrix& stored, std::int64_t row, s
   return wrong;
 }
 
+/// One row of `cols` columns under one scale, decoded whole.
+std::vector<float> decoded(Format format, std::int64_t cols, const std::uint8_t* codes, std::uint8_t scale) {
+  const Matrix m{
+      .format = format, .rows = 1, .cols = cols, .data = reinterpret_cast<const std::byte*>(codes), .scales = &scale};
+  std::vector<float> out(static_cast<std::size_t>(cols));
+  numerics::decode_row(m, 0, 0, cols, out.data());
+  return out;
+}
+
 }  // namespace
 
 TEST_CASE("every format decodes any column range at any address, ragged edges included") {
@@ -59,13 +68,7 @@ TEST_CASE("every format decodes any column range at any address, ragged edges in
 
 TEST_CASE("B36: the even column lies in the low nibble") {
   const std::uint8_t bytes[] = {0x21, 0xF8}, scale = 127;
-  const Matrix m{.format = Format::fp4_row,
-                 .rows = 1,
-                 .cols = 4,
-                 .data = reinterpret_cast<const std::byte*>(bytes),
-                 .scales = &scale};
-  float out[4];
-  numerics::decode_row(m, 0, 0, 4, out);
+  const std::vector<float> out = decoded(Format::fp4_row, 4, bytes, scale);
   CHECK(out[0] == 0.5f);
   CHECK(out[1] == 1.0f);
   CHECK(out[2] == 0.0f);
@@ -76,14 +79,8 @@ TEST_CASE("B36: a row of the 16 codes twice decodes to the table twice") {
   std::uint8_t bytes[16];
   for (std::uint8_t i = 0; i < 16; ++i) bytes[i] = static_cast<std::uint8_t>((2 * i % 16) | ((2 * i + 1) % 16) << 4);
   const std::uint8_t scale = 127;
-  const Matrix m{.format = Format::fp4_row,
-                 .rows = 1,
-                 .cols = 32,
-                 .data = reinterpret_cast<const std::byte*>(bytes),
-                 .scales = &scale};
-  float out[32];
-  numerics::decode_row(m, 0, 0, 32, out);
-  for (int i = 0; i < 32; ++i) CHECK(static_cast<double>(out[i]) == e2m1_value(i % 16));
+  const std::vector<float> out = decoded(Format::fp4_row, 32, bytes, scale);
+  for (int i = 0; i < 32; ++i) CHECK(static_cast<double>(out[static_cast<std::size_t>(i)]) == e2m1_value(i % 16));
 }
 
 TEST_CASE("B40: all 65536 pairs of FP4 bytes decode by the table") {
@@ -91,14 +88,9 @@ TEST_CASE("B40: all 65536 pairs of FP4 bytes decode by the table") {
   const std::uint8_t scale = 128;
   for (int pattern = 0; pattern < 65536; ++pattern) {
     const std::uint8_t bytes[2] = {static_cast<std::uint8_t>(pattern % 256), static_cast<std::uint8_t>(pattern / 256)};
-    const Matrix m{.format = Format::fp4_row,
-                   .rows = 1,
-                   .cols = 4,
-                   .data = reinterpret_cast<const std::byte*>(bytes),
-                   .scales = &scale};
-    float out[4];
-    numerics::decode_row(m, 0, 0, 4, out);
-    for (int i = 0; i < 4; ++i) wrong += static_cast<double>(out[i]) != 2 * e2m1_value(pattern >> (4 * i) & 15);
+    const std::vector<float> out = decoded(Format::fp4_row, 4, bytes, scale);
+    for (int i = 0; i < 4; ++i)
+      wrong += static_cast<double>(out[static_cast<std::size_t>(i)]) != 2 * e2m1_value(pattern >> (4 * i) & 15);
   }
   CHECK(wrong == 0);
 }
@@ -106,13 +98,7 @@ TEST_CASE("B40: all 65536 pairs of FP4 bytes decode by the table") {
 TEST_CASE("scales at the ends of E8M0 decode exactly, subnormal results included") {
   for (const int code : {0, 1, 20, 246}) {
     const std::uint8_t scale = static_cast<std::uint8_t>(code), bytes[2] = {0x38, 0x09};  // 1.0 and 9/8 * 2^-6
-    const Matrix m{.format = Format::fp8_row,
-                   .rows = 1,
-                   .cols = 2,
-                   .data = reinterpret_cast<const std::byte*>(bytes),
-                   .scales = &scale};
-    float out[2];
-    numerics::decode_row(m, 0, 0, 2, out);
+    const std::vector<float> out = decoded(Format::fp8_row, 2, bytes, scale);
     CHECK(static_cast<double>(out[0]) == std::ldexp(1.0, code - 127));
     CHECK(static_cast<double>(out[1]) == std::ldexp(1.125, code - 133));
   }
