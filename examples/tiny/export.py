@@ -41,16 +41,16 @@ def main():
     c, token_map = architecture(a.work, a.oracle)
     sys.path.insert(0, str(a.oracle))
     import dsv41_oracle as oracle
-    import make_case
+    import random_checkpoint
     model = Model(c, token_map)
     for path in filter(None, (a.backbone, a.draft)):
         for name, w in torch.load(path)["weights"].items():
             model[name].data.copy_(w)
     released, stored = model.released(), {}
-    expected = {name: shape for name, _, shape in make_case.tensors(c)}
+    expected = {name: shape for name, _, shape in random_checkpoint.tensors(c)}
     assert expected == {n: tuple(w.shape) for n, (_, w) in released.items()}
     for name, (kind, w) in released.items():
-        stored.update({n: (t, x) for n, t, x in make_case.store(name, kind, w.numpy())})
+        stored.update({n: (t, x) for n, t, x in random_checkpoint.store(name, kind, w.numpy())})
     a.out.mkdir(parents=True, exist_ok=True)
     oracle.write_safetensors(a.out / "model.safetensors", dict(sorted(stored.items(), key=order)))
     config = json.loads((HERE / "config.json").read_text())

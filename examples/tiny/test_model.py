@@ -3,8 +3,8 @@
 
     python test_model.py WORK_DIR [--oracle FOLDER] [--model FOLDER]
 
-WORK_DIR receives the random checkpoints. FOLDER of the oracle holds dsv41_oracle.py and make_case.py. The random cases must agree to
-1e-4 with every decision equal; their seeds are clear of near-ties. On the trained model a last-bit difference may flip a
+WORK_DIR receives the random checkpoints. FOLDER of the oracle holds dsv41_oracle.py and random_checkpoint.py. The random cases must
+agree to 1e-4 with every decision equal; their seeds are clear of near-ties. On the trained model a last-bit difference may flip a
 quantiser code or a selection that is nearly tied, so there 2e-2, the same most likely tokens but for near-ties, and at most one
 decision in a thousand different are asked.
 """
@@ -69,11 +69,11 @@ def main():
     a = p.parse_args()
     sys.path.insert(0, str(a.oracle))
     import dsv41_oracle as oracle
-    import make_case
+    import random_checkpoint
     ok, config = True, json.loads((HERE / "config.json").read_text())["text_config"]
-    config["dspark_noise_token_id"] = 300                              # make_case's own tokenizer has 338 tokens
+    config["dspark_noise_token_id"] = 300                              # the toy tokenizer has 338 tokens
     for how, seed in (("f32", 3), ("released", 4)):
-        make_case.make(a.work / how, config, seed, 8, how)             # for the checkpoint; the values are computed here
+        random_checkpoint.write(a.work / how, config, seed, 8, how)
         ids = np.random.default_rng(seed).integers(3, 300, 150)
         ids[75:] = ids[:75]                                            # so that n-grams and the index find something
         ok &= compare(oracle, a.work / how, ids, f"random, {how} storage, seed {seed}")

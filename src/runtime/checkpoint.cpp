@@ -28,10 +28,10 @@ struct Checkpoint::Impl {
   std::vector<float> arena;  // every vector of the model, as float32
   ModelWeights weights;
 
-  void open() {
+  void open(Access access) {
     const std::filesystem::path config_path = folder / "config.json";
     config = parse_config(files::read_text(config_path, kMaxConfig), config_path.string());
-    shards = ShardSet::open(folder);
+    shards = ShardSet::open(folder, access);
     bind_weights(shards, config, weights, arena);
   }
 };
@@ -41,11 +41,11 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
+Checkpoint Checkpoint::open(const std::filesystem::path& folder, Access access) {
   try {
     auto impl = std::make_unique<Impl>();
     impl->folder = folder;
-    impl->open();
+    impl->open(access);
     return Checkpoint(std::move(impl));
   } catch (const std::bad_alloc&) {
     throw Error(Errc::out_of_memory, folder.string() + ": no memory for the checkpoint's headers and vectors");

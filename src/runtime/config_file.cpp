@@ -112,6 +112,19 @@ constexpr YarnRow kYarnRows[] = {
     {"original_max_position_embeddings", "original_seq_len", true,
      [](C& c) -> Slot { return &c.yarn.original_positions; }},
 };
+/// The vision keys: in vision_config under the first name, flat under the second.
+struct VisionRow {
+  const char* key;
+  const char* flat;
+  Slot (*slot)(C&);
+};
+constexpr VisionRow kVisionRows[] = {
+    {"num_hidden_layers", "vision_n_layers", [](C& c) -> Slot { return &c.vision.layers; }},
+    {"hidden_size", "vision_dim", [](C& c) -> Slot { return &c.vision.dim; }},
+    {"intermediate_size", "vision_inter_dim", [](C& c) -> Slot { return &c.vision.ff; }},
+    {"patch_size", "vision_patch_size", [](C& c) -> Slot { return &c.vision.patch; }},
+    {"downsample_ratio", "vision_downsample_ratio", [](C& c) -> Slot { return &c.vision.downsample; }},
+};
 // clang-format on
 
 /// Keys of the model's family that have one implemented value. Absent or null is that value.
@@ -178,7 +191,7 @@ struct Reader {
 
   void operator()(ScoreFunction* out) const {
     for (const ScoreName& s : kScores) {
-      if (value == s.name) {
+      if (files::is_text(value, s.name)) {
         *out = s.function;
         return;
       }
@@ -245,7 +258,7 @@ bool needed(Need need, const ModelConfig& c) {
 }
 
 void check_fixed(const Fixed& fixed, const json* value, const std::string& prefix) {
-  if (value != nullptr && !value->is_null() && *value != json::parse(fixed.value)) {
+  if (value != nullptr && !value->is_null() && *value != files::Document(json::parse(fixed.value)).root()) {
     refuse(Errc::unsupported, prefix + fixed.key, shown(*value), fixed.value);
   }
 }
@@ -255,14 +268,14 @@ void check_model_type(const json& object, const char* where, const char* expecte
   const auto at = object.find("model_type");
   if (at == object.end() && !required) return;
   const std::string found = at == object.end() ? "absent" : shown(*at);
-  if (at == object.end() || *at != expected) refuse(Errc::unsupported, where, found, expected);
+  if (at == object.end() || !files::is_text(*at, expected)) refuse(Errc::unsupported, where, found, expected);
 }
 
 void check_family(const json& root, const Source& source, bool composite) {
   if (composite) {
     check_model_type(root, "model_type", "deepseek_v41", true);
     check_model_type(source.text, "text_config.model_type", "deepseek_v41_text", false);
-  } else if (root.value("model_type", json()) != "deepseek_v41_text") {
+  } else if (const auto at = root.find("model_type"); at == root.end() || !files::is_text(*at, "deepseek_v41_text")) {
     check_model_type(root, "model_type", "deepseek_v41", false);
   }
   for (const Fixed& fixed : kFixed) check_fixed(fixed, source.find(fixed.key), "");
@@ -285,8 +298,9 @@ void read_yarn(const Source& source, ModelConfig& c) {
     auto type = scaling->find("rope_type");
     if (type == scaling->end()) type = scaling->find("type");
     if (type == scaling->end()) refuse(Errc::format, "rope_scaling.rope_type", "absent", "yarn or default");
-    if (*type == "default") return;
-    if (*type != "yarn") refuse(Errc::unsupported, "rope_scaling.rope_type", shown(*type), "yarn or default");
+    if (files::is_text(*type, "default")) return;
+    if (!files::is_text(*type, "yarn"))
+      refuse(Errc::unsupported, "rope_scaling.rope_type", shown(*type), "yarn or default");
   } else if (source.find("original_seq_len") == nullptr) {
     return;
   }
@@ -303,6 +317,20 @@ void read_yarn(const Source& source, ModelConfig& c) {
     refuse(Errc::format, "rope_scaling.original_max_position_embeddings", "0", "1 or more");
   }
   if (c.yarn.original_positions == 0) c.yarn = YarnConfig{};
+}
+
+/// All of the tower's sizes or none: the text model runs without them, so a config that lacks one is not refused.
+void read_vision(const Source& source, bool composite, ModelConfig& c) {
+  const json* object = composite ? source.find("vision_config") : &source.text;
+  if (object == nullptr || !object->is_object()) return;
+  for (const VisionRow& row : kVisionRows) {
+    const auto at = object->find(composite ? row.key : row.flat);
+    if (at == object->end() || at->is_null()) {
+      c.vision = VisionConfig{};
+      return;
+    }
+    std::visit(Reader{composite ? std::string("vision_config.") + row.key : row.flat, *at}, row.slot(c));
+  }
 }
 
 /// Draft stages may have entries of their own in compress_ratios; they have no compressor, so these are 0
@@ -352,6 +380,7 @@ ModelConfig read_config(const json& root) {
     if (value != nullptr) std::visit(Reader{row.key, *value}, row.slot(c));
   }
   read_yarn(source, c);
+  read_vision(source, composite, c);
   settle(source, c);
   validate(c);
   return c;
@@ -360,7 +389,8 @@ ModelConfig read_config(const json& root) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view text, std::string_view origin) {
-  const json root = files::parse_strict(text, origin);
+  const files::Document document = files::parse_strict(text, origin);
+  const json& root = document.root();
   try {
     return read_config(root);
   } catch (const Error& e) {

@@ -238,14 +238,22 @@ Engine::Engine(const ModelFolder& folder, const EngineOptions& options) {
   check_options(options, folder.checkpoint.config());
   if (options.backend != "ref")
     throw Error(Errc::unsupported, "engine: backend '" + options.backend + "', expected 'ref'");
-  impl_ = std::make_shared<On<RefBackend>>(folder, options);
+  try {
+    impl_ = std::make_shared<On<RefBackend>>(folder, options);
+  } catch (const std::bad_alloc&) {
+    throw Error(Errc::out_of_memory, "engine: no memory for the model's tables and buffers");
+  }
 }
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
 
 Session Engine::open_session() {
-  return Session(impl_->open_session(impl_));
+  try {
+    return Session(impl_->open_session(impl_));
+  } catch (const std::bad_alloc&) {
+    throw Error(Errc::out_of_memory, "engine: no memory for a session");
+  }
 }
 const ModelConfig& Engine::config() const noexcept {
   return impl_->config;

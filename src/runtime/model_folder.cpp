@@ -4,6 +4,7 @@
 // second copy (case B03).
 #include "dsv41/runtime/model_folder.hpp"
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -12,9 +13,16 @@
 #include "files/file_bytes.hpp"
 
 namespace dsv41::runtime {
+namespace {
 
-ModelFolder ModelFolder::open(const std::filesystem::path& folder) {
-  ModelFolder out{.checkpoint = Checkpoint::open(folder), .tokenizer = std::nullopt, .token_map = {}};
+std::string hexadecimal(std::uint64_t value) {
+  std::string out = "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) out += "0123456789abcdef"[value >> shift & 15];
+  return out;
+}
+
+ModelFolder open_folder(const std::filesystem::path& folder, const FolderOptions& options) {
+  ModelFolder out{.checkpoint = Checkpoint::open(folder, options.access), .tokenizer = std::nullopt, .token_map = {}};
   const ModelConfig& config = out.checkpoint.config();
   const std::filesystem::path file = folder / "tokenizer.json";
   const bool hashes = !config.engram.layers.empty();
@@ -28,8 +36,24 @@ ModelFolder ModelFolder::open(const std::filesystem::path& folder) {
     throw Error(Errc::format, file.string() + ": has " + std::to_string(tokens) + " tokens, expected " +
                                   std::to_string(config.vocab) + " (vocab_size of config.json)");
   }
-  if (hashes) out.token_map = text::compressed_token_map(*out.tokenizer, static_cast<std::int32_t>(config.vocab));
+  if (!hashes) return out;
+  out.token_map = text::compressed_token_map(*out.tokenizer, static_cast<std::int32_t>(config.vocab));
+  const std::uint64_t digest = text::compressed_map_digest(out.token_map);
+  if (options.map_digest && digest != *options.map_digest) {
+    throw Error(Errc::format, file.string() + ": the digest of its token map is " + hexadecimal(digest) +
+                                  ", expected " + hexadecimal(*options.map_digest));
+  }
   return out;
+}
+
+}  // namespace
+
+ModelFolder ModelFolder::open(const std::filesystem::path& folder, const FolderOptions& options) {
+  try {
+    return open_folder(folder, options);
+  } catch (const std::bad_alloc&) {
+    throw Error(Errc::out_of_memory, folder.string() + ": no memory for the tokenizer and its map");
+  }
 }
 
 }  // namespace dsv41::runtime

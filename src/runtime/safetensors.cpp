@@ -7,6 +7,8 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -22,6 +24,7 @@ namespace {
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the format's reference reader
 constexpr std::size_t kHeaderAlign = 8;
+constexpr std::uint64_t kMaxPayload = std::numeric_limits<std::int64_t>::max();
 
 static_assert(std::endian::native == std::endian::little, "safetensors is little-endian; tensors are used in place");
 
@@ -70,11 +73,15 @@ SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = defaul
 SafetensorsFile::~SafetensorsFile() = default;
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path, Access access) {
-  auto impl = std::make_unique<Impl>();
-  impl->origin = path.string();
-  impl->file.emplace(files::FileBytes::open(path, access == Access::map));
-  impl->parse(impl->file->bytes());
-  return SafetensorsFile(std::move(impl));
+  try {
+    auto impl = std::make_unique<Impl>();
+    impl->origin = path.string();
+    impl->file.emplace(files::FileBytes::open(path, access == Access::map));
+    impl->parse(impl->file->bytes());
+    return SafetensorsFile(std::move(impl));
+  } catch (const std::bad_alloc&) {
+    throw Error(Errc::out_of_memory, path.string() + ": no memory for its header");
+  }
 }
 
 SafetensorsFile SafetensorsFile::over(std::span<const std::byte> file, std::string origin) {
@@ -101,44 +108,57 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const noexcept {
 
 namespace {
 
-std::string header_text(std::span<const TensorSource> tensors) {
-  using nlohmann::ordered_json;
-  auto refuse = [](const TensorSource& t, const std::string& what) {
-    const std::string name = nlohmann::json(t.name).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-    throw Error(Errc::invalid_argument, "write_safetensors: tensor " + name + ": " + what);
-  };
-  std::set<std::string_view> names{"__metadata__"};
-  std::string text = "{";
-  std::uint64_t offset = 0;
-  for (const TensorSource& t : tensors) {
-    std::uint64_t bytes = 0;
-    if (t.dtype == DType::unknown) refuse(t, "has an unknown dtype");
-    if (!shape_bytes(t.shape, dtype_bytes(t.dtype), bytes) || bytes != t.data.size()) {
-      refuse(t, "has " + std::to_string(t.data.size()) + " bytes, which is not shape times dtype");
-    }
-    if (!names.insert(t.name).second) refuse(t, "the name is taken");
-    ordered_json entry;
-    entry["dtype"] = dtype_name(t.dtype);
-    entry["shape"] = t.shape;
-    entry["data_offsets"] = {offset, offset + bytes};
-    try {
-      text += (text.size() > 1 ? "," : "") + ordered_json(t.name).dump() + ":" + entry.dump();
-    } catch (const nlohmann::json::exception&) {
-      refuse(t, "the name is not UTF-8");
-    }
-    offset += bytes;
-  }
-  text += "}";
-  text.append((kHeaderAlign - text.size() % kHeaderAlign) % kHeaderAlign, ' ');
-  if (text.size() > kMaxHeader)
-    throw Error(Errc::invalid_argument, "write_safetensors: the header exceeds the format's limit");
-  return text;
+/// "[1,2]".
+template <class List>
+std::string json_list(const List& list) {
+  std::string text = "[";
+  for (const auto value : list) text += (text.size() > 1 ? "," : "") + std::to_string(value);
+  return text + "]";
 }
 
 }  // namespace
 
+std::string safetensors_header(std::span<const TensorInfo> tensors) {
+  auto refuse = [](const TensorInfo& t, const std::string& what) {
+    const std::string name = nlohmann::json(t.name).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    throw Error(Errc::invalid_argument, "safetensors_header: tensor " + name + ": " + what);
+  };
+  std::set<std::string_view> names{"__metadata__"};
+  std::string text = "{";
+  std::uint64_t offset = 0;
+  for (const TensorInfo& t : tensors) {
+    std::uint64_t bytes = 0;
+    if (t.dtype == DType::unknown) refuse(t, "has an unknown dtype");
+    if (!shape_bytes(t.shape, dtype_bytes(t.dtype), bytes) || bytes != t.bytes) {
+      refuse(t, "has " + std::to_string(t.bytes) + " bytes, which is not shape times dtype");
+    }
+    if (bytes > kMaxPayload - offset) refuse(t, "ends beyond 2^63 - 1 bytes");
+    if (!names.insert(t.name).second) refuse(t, "the name is taken");
+    try {
+      text += (text.size() > 1 ? "," : "") + nlohmann::json(t.name).dump();
+    } catch (const nlohmann::json::exception&) {
+      refuse(t, "the name is not UTF-8");
+    }
+    text += ":{\"dtype\":\"" + std::string(dtype_name(t.dtype)) + "\",\"shape\":" + json_list(t.shape) +
+            ",\"data_offsets\":" + json_list(std::array{offset, offset + bytes}) + "}";
+    if (text.size() >= kMaxHeader) refuse(t, "the header exceeds the format's limit");
+    offset += bytes;
+  }
+  text += "}";
+  text.append((kHeaderAlign - text.size() % kHeaderAlign) % kHeaderAlign, ' ');
+  return text;
+}
+
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors) {
-  const std::string header = header_text(tensors);
+  std::vector<TensorInfo> infos;
+  for (const TensorSource& t : tensors) {
+    TensorInfo& info = infos.emplace_back();
+    info.name = t.name;
+    info.dtype = t.dtype;
+    info.shape = t.shape;
+    info.bytes = t.data.size();
+  }
+  const std::string header = safetensors_header(infos);
   const std::uint64_t length = header.size();
   files::FileWriter out(path);
   out.write(std::as_bytes(std::span(&length, 1)));

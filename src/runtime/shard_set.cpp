@@ -87,7 +87,8 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 ShardIndex parse_index(std::string_view text, std::string_view origin) {
-  const json root = files::parse_strict(text, origin);
+  const files::Document document = files::parse_strict(text, origin);
+  const json& root = document.root();
   const json* map = nullptr;
   if (root.is_object()) {
     const auto at = root.find("weight_map");
@@ -113,7 +114,7 @@ ShardIndex parse_index(std::string_view text, std::string_view origin) {
   return index;
 }
 
-ShardSet ShardSet::open(const fs::path& folder) {
+ShardSet ShardSet::open(const fs::path& folder, Access access) {
   ShardSet set;
   set.folder_ = folder;
   const fs::path index_path = folder / "model.safetensors.index.json";
@@ -124,13 +125,13 @@ ShardSet ShardSet::open(const fs::path& folder) {
       if (!files::present(folder / shard)) missing.push_back(shard);
     }
     if (!missing.empty()) throw Error(Errc::io, index_path.string() + ": missing shards: " + listed(missing));
-    for (const std::string& shard : index.shards) set.files_.push_back(SafetensorsFile::open(folder / shard));
+    for (const std::string& shard : index.shards) set.files_.push_back(SafetensorsFile::open(folder / shard, access));
     set.take(index, index_path.string());
     return set;
   }
   const fs::path single = folder / "model.safetensors";
   const auto paths = files::present(single) ? std::vector<fs::path>{single} : numbered_shards(folder);
-  for (const fs::path& path : paths) set.files_.push_back(SafetensorsFile::open(path));
+  for (const fs::path& path : paths) set.files_.push_back(SafetensorsFile::open(path, access));
   set.take_all();
   return set;
 }

@@ -37,7 +37,7 @@ class ShardSet {
   /// model.safetensors.index.json decides if it is there: an indexed tensor is read from its own shard and nowhere
   /// else, tensors that the index does not name do not exist. Without one: model.safetensors, else a complete set
   /// model-NNNNN-of-MMMMM.safetensors in which no name occurs twice.
-  static ShardSet open(const std::filesystem::path& folder);
+  static ShardSet open(const std::filesystem::path& folder, Access access);
 
   Located find(std::string_view name) const noexcept;
   const std::filesystem::path& folder() const noexcept { return folder_; }

@@ -18,8 +18,7 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-constexpr int kNanScale = 255;             // the one E8M0 code without a value
-constexpr std::int64_t kCodesPerByte = 2;  // of FP4
+constexpr int kNanScale = 255;  // the one E8M0 code without a value
 
 std::string text(const Shape& shape) {
   return ops::extents_text(shape);
@@ -45,7 +44,9 @@ Format quantised_format(DType type, const TensorSpec& spec) {
 
 class Binder {
  public:
-  Binder(const ShardSet& shards, std::vector<TensorSpec> specs) : shards_(shards), specs_(std::move(specs)) {}
+  Binder(const ShardSet& shards, std::vector<TensorSpec> specs) : shards_(shards), specs_(std::move(specs)) {
+    std::erase_if(specs_, [](const TensorSpec& spec) { return spec.matrix == nullptr && spec.vector == nullptr; });
+  }
 
   void bind(std::vector<float>& arena) {
     locate();
@@ -99,8 +100,9 @@ class Binder {
     const bool fp8 = type == DType::f8_e4m3, fp4 = type == DType::i8 || type == DType::u8;
     if (!fp8 && !fp4) refuse(at, "F32, F16, BF16, F8_E4M3 or I8 (FP4) for " + text(logical));
     Matrix m{quantised_format(type, spec), spec.rows, spec.cols, at.tensor->data, nullptr, at.tensor->name};
-    if (fp4 && m.cols % kCodesPerByte != 0) {
-      refuse(at, "no FP4 for " + text(logical) + ": a row has an odd number of columns");
+    if (fp4 && m.cols % kScaleBlock != 0) {
+      refuse(at, "no FP4 for " + text(logical) + ": the columns of a row are no multiple of " +
+                     std::to_string(kScaleBlock) + ", the group of a scale");
     }
     const Shape weight_shape{m.rows, m.row_bytes()}, scale_shape{m.scale_rows(), m.scale_cols()};
     const Located scale = shards_.find(scale_name(at.tensor->name));

@@ -7,13 +7,15 @@
 #include <optional>
 
 #include "dsv41/core/error.hpp"
+#include "files/sha256.hpp"
 #include "text/chat_markers.hpp"
 #include "text/chat_turns.hpp"
 #include "text/python_json.hpp"
-#include "text/sha256.hpp"
 
 namespace dsv41::text {
 namespace {
+
+using files::sha256_hex;
 
 constexpr std::string_view kPreambleDigest = "2ae2ff83edf990187ed419c4e2901bb9ea6ce2129eb503ac543b258e7de8231d";
 constexpr std::string_view kTrailerDigest = "690702850fe256512cb1ee67c4e436ecb3e735c71ebee77ca45ff357a75fb5a7";

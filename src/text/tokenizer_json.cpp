@@ -30,8 +30,8 @@ constexpr std::size_t kMaxTokens = 1 << 24;      // ids are int32; far above any
 
 class TokenizerLoader {
  public:
-  TokenizerLoader(std::string_view text, std::string_view origin) : origin_(origin) {
-    root_ = files::parse_strict(text, origin);
+  TokenizerLoader(std::string_view text, std::string_view origin)
+      : origin_(origin), document_(files::parse_strict(text, origin)), root_(document_.root()) {
     if (!root_.is_object()) bad("", "expected an object", root_);
   }
 
@@ -302,7 +302,8 @@ class TokenizerLoader {
   }
 
   std::string origin_;
-  Json root_;
+  files::Document document_;
+  const Json& root_;
   std::size_t listed_ = 0;  // tokens of model.vocab and added_tokens
   std::vector<VocabularyEntry> entries_;
   std::unordered_map<std::string, std::int32_t> model_ids_, added_contents_;

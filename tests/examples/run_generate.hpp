@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Runs the built generate as a user would: arguments in, standard output, standard error and status out.
+// Runs the built generate, or another of the programs, as a user would: arguments in, standard output, standard error and status out.
 #pragma once
 
 #include <fcntl.h>
@@ -33,7 +33,9 @@ struct Run {
   bool says(const std::string& part) const { return err.find(part) != std::string::npos; }
 
   /// The contract of every failure: status 2, one line that begins with the program's name.
-  bool refused() const { return status == 2 && err.rfind("generate: ", 0) == 0 && err.find('\n') == err.size() - 1; }
+  bool refused(const std::string& program = "generate") const {
+    return status == 2 && err.rfind(program + ": ", 0) == 0 && err.find('\n') == err.size() - 1;
+  }
 };
 
 inline int wait_for(pid_t pid) {
@@ -56,14 +58,14 @@ class Streams {
   void close(int stream) { ::posix_spawn_file_actions_addclose(&actions_, stream); }
   void take(int stream, int descriptor) { ::posix_spawn_file_actions_adddup2(&actions_, descriptor, stream); }
 
-  /// Starts generate.
-  pid_t start(const std::vector<std::string>& arguments) const {
-    std::vector<char*> argv{const_cast<char*>("generate")};
+  /// Starts a program, generate unless told otherwise.
+  pid_t start(const std::vector<std::string>& arguments, const char* program = DSV41_GENERATE_BIN) const {
+    std::vector<char*> argv{const_cast<char*>(program)};
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
     pid_t pid = 0;
-    const int error = ::posix_spawn(&pid, DSV41_GENERATE_BIN, &actions_, nullptr, argv.data(), environ);
-    if (error != 0) throw std::runtime_error(std::string(DSV41_GENERATE_BIN) + ": " + std::strerror(error));
+    const int error = ::posix_spawn(&pid, program, &actions_, nullptr, argv.data(), environ);
+    if (error != 0) throw std::runtime_error(std::string(program) + ": " + std::strerror(error));
     return pid;
   }
 
@@ -111,8 +113,8 @@ class PipedRun {
 };
 
 /// Runs it to its end. `closed` lists standard streams that it finds closed.
-inline Run generate(const std::vector<std::string>& arguments, const std::string& input = "",
-                    const std::vector<int>& closed = {}) {
+inline Run run_program(const char* program, const std::vector<std::string>& arguments, const std::string& input = "",
+                       const std::vector<int>& closed = {}) {
   const TempFolder io;
   const std::string in = io.write("in", input), out = io.write("out", ""), err = io.write("err", "");
   Streams streams;
@@ -121,10 +123,15 @@ inline Run generate(const std::vector<std::string>& arguments, const std::string
   streams.open(2, err);
   for (int stream : closed) streams.close(stream);
   Run run;
-  run.status = wait_for(streams.start(arguments));
+  run.status = wait_for(streams.start(arguments, program));
   run.out = read_file(out);
   run.err = read_file(err);
   return run;
+}
+
+inline Run generate(const std::vector<std::string>& arguments, const std::string& input = "",
+                    const std::vector<int>& closed = {}) {
+  return run_program(DSV41_GENERATE_BIN, arguments, input, closed);
 }
 
 /// The parts as one text.

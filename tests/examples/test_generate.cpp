@@ -104,8 +104,8 @@ TEST_CASE("ids in, greedy ids out, and every position recorded", "[generate]") {
   CHECK(generate({"--model=" + kModel, "--tokens=" + joined(expected.tokens), "--max-tokens=6"}).out == run.out);
 }
 
-TEST_CASE("exactly as many tokens as asked for", "[generate]") {
-  for (std::int64_t n : {0, 1, 2, 5}) {
+TEST_CASE("B67: exactly as many tokens as asked for", "[generate]") {
+  for (std::int64_t n = 0; n <= 12; ++n) {
     const auto stats = stats_of({"--model", kModel, "--tokens", "5,6,7", "--max-tokens", std::to_string(n)});
     CHECK(stats["prompt_tokens"] == 3);
     CHECK(stats["generated_tokens"] == n);
@@ -143,7 +143,7 @@ TEST_CASE("a prompt file is the same as a prompt", "[generate]") {
   CHECK(from_file.out == generate({"--model", kModel, "--prompt", "in the beginning\n", "--max-tokens", "8"}).out);
 }
 
-TEST_CASE("seeds", "[generate]") {
+TEST_CASE("B68: seeds", "[generate]") {
   auto text = [&](const char* t, const char* seed) {
     return generate({"--model", kModel, "--tokens", "9,8", "--max-tokens", "20", "--temperature", t, "--seed", seed})
         .out;

@@ -11,6 +11,7 @@
 
 #include "../../src/runtime/shard_set.hpp"
 #include "dsv41/core/error.hpp"
+#include "dsv41/plan/sizes.hpp"
 #include "dsv41/runtime/config_file.hpp"
 #include "dsv41/runtime/inventory.hpp"
 #include "dsv41/runtime/safetensors.hpp"
@@ -53,6 +54,7 @@ void config(std::string_view text) {
     demand(spec.rows > 0 && spec.cols > 0, "an empty tensor");
     demand(spec.rows <= INT64_MAX / 4 / spec.cols, "a tensor of more than 63 bits");
   }
+  demand(dsv41::plan::model_sizes(c).total_bytes > 0, "sizes that wrapped around");
 }
 
 void index(std::string_view text) {

@@ -16,7 +16,7 @@ import tempfile
 import numpy as np
 
 import dsv41_oracle as oracle
-import make_case
+import make_golden
 
 HERE = pathlib.Path(__file__).parent
 DEMO = HERE / "../../examples/tiny"
@@ -42,7 +42,7 @@ def make():
             ids.append(int(np.argmax(single.forward(ids)[0][-1])))
         (logits, trace), (wide, wide_trace) = single.forward(ids), double.forward(ids)
         error = np.linalg.norm(logits - wide) / np.linalg.norm(wide)
-        steady = make_case.same_decisions(trace, wide_trace) and error < 1e-5
+        steady = make_golden.same_decisions(trace, wide_trace) and error < 1e-5
         print(f"{'kept' if steady else 'left'}: float32 against float64 {error:.1e}, prompt {prompt[:6]}...", flush=True)
         if not steady:
             continue

@@ -119,20 +119,20 @@ def blocks(x, size):
     return x.astype(np.float32).reshape(*x.shape[:-1], x.shape[-1] // size, size)
 
 
-near_ties = []          # make_case reads it: per quantiser call, how close a value came to changing its code (see nearness)
+near_ties = []          # per quantiser call, how close a value of each row came to changing its code (see nearness)
 
 
 def nearness(v, mantissa_bits, lowest_exponent):
-    """Smallest distance of v to a rounding boundary, in units of its block's rms, over the values whose last digit matters."""
+    """Smallest distance of a row of v to a rounding boundary, in units of its block's rms, over the values whose last digit matters."""
     rms = np.sqrt(np.mean(v * v, -1, keepdims=True)) + np.float32(1e-30)
     ulp = np.exp2(np.maximum(np.floor(np.log2(np.abs(v) + np.float32(1e-30))), lowest_exponent) - mantissa_bits)
     distance = np.abs(np.abs(v) / ulp % 1 - np.float32(.5)) * ulp / rms
-    near_ties.append(float(distance[ulp > np.float32(.005) * rms].min(initial=1)))
+    near_ties.append(np.where(ulp > np.float32(.005) * rms, distance, 1).min(tuple(range(1, v.ndim)), initial=1))
 
 
 def nearness_of_power(t):
     fraction = np.log2(t)
-    near_ties.append(float(np.abs(fraction - np.round(fraction)).min(initial=1)))
+    near_ties.append(np.abs(fraction - np.round(fraction)).min(tuple(range(1, t.ndim)), initial=1))
 
 
 def bf16(x):
@@ -341,7 +341,14 @@ class Model:
         qr = self.norm(self.linear(x, prefix + "wq_a"), prefix + "q_norm")
         q = self.linear(qr, prefix + "wq_b").reshape(len(x), c["num_attention_heads"], c["head_dim"])
         kv = self.norm(self.linear(x, prefix + "wkv"), prefix + "kv_norm")
-        return qr, self.rope(q, positions, freq), quantise_window(self.rope(kv, positions, freq)).astype(self.dtype)
+        return qr, self.rope(q, positions, freq), self.rope(kv, positions, freq)
+
+    def quantised(self, quantise, x, name, trace):
+        """Keeps both sides of a quantiser, for a code is a decision, judged by what was rounded; and how near each row came to another."""
+        near_ties.clear()
+        trace[name], trace[name + "_before"] = quantise(x).astype(self.dtype), x
+        trace[name + "_nearness"] = np.min(near_ties or [np.ones(len(x))], 0)
+        return trace[name]
 
     def attend(self, q, keys, visible, slots, prefix, positions, freq):
         """q [T,H,D], keys [S,D], visible bool [T,S], slots int [T,S] -> [T,d]
@@ -380,40 +387,44 @@ class Model:
     def index(self, x, qr, positions, layer, keys, freq, shared, trace):
         c, prefix, r = self.c, f"layers.{layer}.attn.indexer.", self.ratios[layer]
         heads, dim = c["index_n_heads"], c["index_head_dim"]
-        q = quantise_index(self.rope(self.linear(qr, prefix + "wq_b").reshape(len(x), heads, dim), positions, freq)).astype(self.dtype)
+        attn = f"layers.{layer}.attn."
+        q = self.rope(self.linear(qr, prefix + "wq_b").reshape(len(x), heads, dim), positions, freq)
+        q = self.quantised(quantise_index, q, attn + "index_q", trace)
         w = self.round(self.linear(x, prefix + "weights_proj") * self.dtype((heads * dim) ** -0.5))
         s = np.maximum(self.round(np.einsum("thd,gd->thg", q, keys)), 0)
         scores = self.round(self.round(s * w[..., None]).sum(1))
         seen = (positions + 1) // r
         scores = np.where(np.arange(scores.shape[1]) < seen[:, None], scores, -np.inf)
-        trace[f"layers.{layer}.attn.index_scores"] = scores
+        trace[attn + "index_scores"] = scores
         size = c["candidate_block_size"]
         if layer == self.candidate_source:
             padded = np.pad(scores, ((0, 0), (0, -scores.shape[1] % size)), constant_values=-np.inf)
-            block = padded.reshape(len(x), -1, size).max(2)
+            block = padded.reshape(len(x), padded.shape[1] // size, size).max(2)
             keep, gap = np.zeros_like(block, bool), np.zeros(len(x))
             for t in range(len(x)):
-                b = block[t].copy()
+                b = block[t]
                 if seen[t]:
                     b[(seen[t] - 1) // size] = np.inf
                 keep[t, largest(b, c["candidate_topk_blocks"])] = True
                 gap[t] = margin(b, c["candidate_topk_blocks"])
-            trace[f"layers.{layer}.attn.candidate_margin"] = gap
+            trace[attn + "block_scores"], trace[attn + "candidates"], trace[attn + "candidate_margin"] = block, keep, gap
             shared["candidates"] = np.repeat(keep, size, 1)[:, :scores.shape[1]]
         elif 0 <= self.candidate_source < layer and "candidates" in shared:
             scores = np.where(shared["candidates"], scores, -np.inf)
+        trace[attn + "limited_scores"] = scores
         chosen, gap = np.zeros(scores.shape, bool), np.zeros(len(x))
         for t in range(len(x)):
             chosen[t, largest(scores[t], c["index_topk"])] = True
             gap[t] = margin(scores[t], c["index_topk"])
-        trace[f"layers.{layer}.attn.index_margin"] = gap
+        trace[attn + "index_margin"] = gap
         shared["chosen"] = chosen
 
     def attention(self, x, layer, positions, shared, trace):
         c, prefix, r = self.c, f"layers.{layer}.attn.", self.ratios[layer]
         freq = rope_frequencies(c, r)
         qr, q, kv = self.queries_and_kv(x, positions, prefix, freq)
-        trace[prefix + "window_kv"] = kv
+        trace[prefix + "q"] = q
+        kv = self.quantised(quantise_window, kv, prefix + "window_kv", trace)
         back = positions[:, None] - positions[None]
         window = c["sliding_window"]
         visible = (back >= 0) & (back < window)
@@ -421,10 +432,9 @@ class Model:
         if r:
             if layer in self.kv_sources:
                 latent, starts = self.compress(x, layer)
-                shared["entries"] = quantise_entry(self.rope(latent, starts, freq)).astype(self.dtype)
+                shared["entries"] = self.quantised(quantise_entry, self.rope(latent, starts, freq), prefix + "entries", trace)
                 k = self.norm(self.linear(latent, prefix + "indexer.wk"), prefix + "indexer.k_norm")
-                shared["index_keys"] = quantise_index(self.rope(k, starts, freq)).astype(self.dtype)
-                trace[prefix + "entries"], trace[prefix + "index_keys"] = shared["entries"], shared["index_keys"]
+                shared["index_keys"] = self.quantised(quantise_index, self.rope(k, starts, freq), prefix + "index_keys", trace)
             if layer in self.index_sources:
                 self.index(x, qr, positions, layer, shared["index_keys"], freq, shared, trace)
                 trace[prefix + "chosen"] = shared["chosen"]
@@ -441,6 +451,7 @@ class Model:
         s = np.sqrt(np.logaddexp(0, s)) if f == "sqrtsoftplus" else sigmoid(s) if f == "sigmoid" else softmax(s, 1)
         bias = self.w[prefix + "gate.bias"]
         bias = np.where(image[:, None], self.w.get(prefix + "gate.bias_vl", bias), bias)
+        trace[prefix + "expert_scores"], trace[prefix + "expert_biased"] = s, s + bias
         ids = np.stack([np.argsort(-row, kind="stable")[:top] for row in s + bias])
         weights = np.take_along_axis(s, ids, 1)
         if c["norm_topk_prob"] and top > 1:
@@ -479,20 +490,22 @@ class Model:
         return self.round(h + gate[..., None] * value[:, None]), gate
 
     # --- one block, whole model
+    def sublayer(self, h, pre, prefix, name, run, trace):
+        """One seam and what is behind it; name: attn or ffn. Returns the streams, and this seam's pre for the next one."""
+        next_pre, post, comb = self.mixes(h, f"{prefix}hc_{name}")
+        collapsed = self.collapse(h, pre)
+        u = self.norm(collapsed, f"{prefix}{name}_norm")
+        y = run(u)
+        for key, value in (("collapsed", collapsed), ("in", u), ("pre", next_pre), ("post", post), ("mix", comb), ("out", y)):
+            trace[f"{prefix}{name}_{key}"] = value
+        return self.expand(y, h, post, comb), next_pre
+
     def block(self, h, pre, prefix, attention, top, image, trace):
-        a_pre, post, comb = self.mixes(h, prefix + "hc_attn")
-        trace[prefix + "attn_mix"] = comb
-        u = self.norm(self.collapse(h, pre), prefix + "attn_norm")
-        y = attention(u)
-        trace[prefix + "attn_in"], trace[prefix + "attn_out"] = u, y
-        h = self.expand(y, h, post, comb)
-        f_pre, post, comb = self.mixes(h, prefix + "hc_ffn")
-        u = self.norm(self.collapse(h, a_pre), prefix + "ffn_norm")
-        y = self.moe(u, prefix + "ffn.", top, image, trace)
-        trace[prefix + "ffn_in"], trace[prefix + "ffn_out"] = u, y
-        h = self.expand(y, h, post, comb)
+        h, pre = self.sublayer(h, pre, prefix, "attn", attention, trace)
+        trace[prefix + "attn_streams"] = h
+        h, pre = self.sublayer(h, pre, prefix, "ffn", lambda u: self.moe(u, prefix + "ffn.", top, image, trace), trace)
         trace[prefix + "streams"] = h
-        return h, f_pre
+        return h, pre
 
     def start(self, ids):
         h = np.repeat(self.w["embed.weight"][ids][:, None], self.c["hc_mult"], 1)
@@ -509,16 +522,19 @@ class Model:
         trace, shared, taps = {}, {}, []
         rows = engram_rows(c, self.token_map, ids, image) if c.get("engram_layer_ids") else {}
         h, pre = self.start(ids)
+        trace["embeddings"] = h[:, 0]
         for layer in range(self.layers):
             prefix = f"layers.{layer}."
             if layer in rows:
                 h, gate = self.engram(h, layer, rows[layer], image)
-                trace[prefix + "engram_rows"], trace[prefix + "engram_gate"] = rows[layer], gate
+                trace[prefix + "engram_rows"], trace[prefix + "engram_gate"], trace[prefix + "engram_streams"] = rows[layer], gate, h
             if layer in (c.get("dspark_target_layer_ids") or []):
                 taps.append(self.round(h.mean(1)))
+                trace[prefix + "tap"] = taps[-1]
             h, pre = self.block(h, pre, prefix, lambda u: self.attention(u, layer, positions, shared, trace),
                                 c["num_experts_per_tok"], image, trace)
         x = self.norm(self.collapse(h, pre), "norm")
+        trace["head_in"] = x
         trace["taps"] = np.concatenate(taps, 1) if taps else np.zeros((len(ids), 0), self.dtype)
         return x @ self.w["head.weight"].T, trace
 
@@ -541,7 +557,7 @@ class Model:
 
             def attention(u):
                 _, q, kv = self.queries_and_kv(u, positions, prefix + "attn.", freq)
-                keys = np.concatenate([kv_context, kv])
+                keys = np.concatenate([kv_context, quantise_window(kv).astype(self.dtype)])
                 slots = np.concatenate([context % c["sliding_window"], len(context) + np.arange(block)])     # the ring, then the block
                 every = np.ones((block, len(keys)), bool)
                 return self.attend(q, keys, every, np.broadcast_to(slots, every.shape), prefix + "attn.", positions, freq)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 #
-# Includes go one way: core -> numerics -> ops -> modules -> model -> runtime; ref and text beside them; nothing foreign in include/.
-# src/files is what text and runtime share (files as bytes, strict JSON); no public header stands for it.
+# Includes go one way: core -> numerics -> ops -> modules -> model -> runtime; ref, text and plan beside them; nothing foreign in include/.
+# src/files is what text, runtime and plan share (files as bytes, strict JSON, SHA-256); no public header stands for it.
+# plan calculates on numbers before anything is loaded: nobody but programs includes it.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 set(sees_core core)
@@ -11,10 +12,12 @@ set(sees_ref core numerics ops ref)
 set(sees_backend core numerics ops backend)
 set(sees_modules core numerics ops)      # and what modules share: weights.hpp, sequence.hpp
 set(sees_model core numerics ops modules model)
+set(sees_plan core numerics plan)        # and the list of tensors and their file format
 set(sees_files core)
 set(sees_text core numerics text)
 set(sees_runtime core numerics ops ref backend modules model text runtime)
 set(shared_modules modules/weights.hpp modules/sequence.hpp)
+set(shared_plan runtime/inventory.hpp runtime/safetensors.hpp)
 
 function(check_layer file layer include)
   if(NOT include MATCHES "^dsv41/")
@@ -28,7 +31,7 @@ function(check_layer file layer include)
     if(NOT target IN_LIST shared_modules)
       lint_fault("${file}" "a module includes the module ${include}; they meet in model/layer.hpp" "${include}")
     endif()
-  elseif(NOT target_layer IN_LIST sees_${layer})
+  elseif(NOT target_layer IN_LIST sees_${layer} AND NOT target IN_LIST shared_${layer})
     lint_fault("${file}" "layer '${layer}' must not include ${include}" "${include}")
   endif()
 endfunction()

@@ -40,6 +40,32 @@ ModelConfig three_layers() {
   return c;
 }
 
+/// A backend that keeps what index sources select: per source (in the order in which they run) the entries of every row so far.
+template <class B>
+class Watching : public B {
+ public:
+  template <class Op>
+  void run(const Op& op) noexcept {
+    B::run(op);
+    if constexpr (std::is_same_v<Op, ops::IndexSelect>) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(op.ids.size())),
+          counts(static_cast<std::size_t>(op.counts.size()));
+      B::download(ids.data(), op.ids.data(), ids.size() * sizeof ids[0]);
+      B::download(counts.data(), op.counts.data(), counts.size() * sizeof counts[0]);
+      for (std::size_t t = 0; t < counts.size(); ++t) {
+        const auto from = ids.begin() + static_cast<std::ptrdiff_t>(t) * op.ids.extent(1);
+        selected[next_].emplace_back(from, from + counts[t]);
+      }
+      next_ = (next_ + 1) % selected.size();
+    }
+  }
+
+  std::vector<std::vector<std::vector<std::int32_t>>> selected;
+
+ private:
+  std::size_t next_ = 0;
+};
+
 /// The rows of a step that index sources chose for: ids of every row, cut to their counts.
 template <class B>
 std::vector<std::int32_t> selection(RandomModel<B>& random, const Stepper<B>& stepper, std::int64_t rows) {
@@ -83,17 +109,62 @@ TEMPLATE_LIST_TEST_CASE("two sequences of different lengths in one batch equal e
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("B52: a 67-token prompt gives the same bits in chunks of 1, 2, 3, 5, 7, 8, 9, 16 and 67",
+TEMPLATE_LIST_TEST_CASE(
+    "B52: a 67-token prompt gives the same bits and selections in chunks of 1, 2, 3, 5, 7, 8, 9, 16 and 67", "[model]",
+    Backends) {
+  RandomModel<Watching<TestType>> random(three_layers());
+  const std::int64_t sources = 2;
+  Stepper<Watching<TestType>> stepper(random, {.max_context = 67, .max_rows = 67}, Numeric::exact);
+  auto& selected = random.backend.selected;
+  bool needle = false;  // an entry of the first chunk that a row of the last one selects
+  for (std::uint64_t seed = 4; seed < 8; ++seed) {
+    const std::vector<std::int32_t> ids = random_tokens(seed, 67, 50);
+    State<Watching<TestType>> whole = stepper.open();
+    selected.assign(sources, {});
+    const std::vector<float> want = stepper.step({{&whole, ids}});
+    const auto want_selected = selected;
+    for (const auto& source : want_selected) REQUIRE(source.size() == 67);
+    for (std::size_t row = 58; row < 67; ++row) {  // ratio 1: position 3 is entry 3
+      const std::vector<std::int32_t>& entries = want_selected[1][row];
+      needle = needle || std::find(entries.begin(), entries.end(), 3) != entries.end();
+    }
+    for (const std::size_t chunk : {1u, 2u, 3u, 5u, 7u, 8u, 9u, 16u, 67u}) {
+      INFO("chunks of " << chunk << ", seed " << seed);
+      State<Watching<TestType>> state = stepper.open();
+      selected.assign(sources, {});
+      CHECK(same_bits(in_chunks(stepper, state, ids, 0, chunk), want));
+      CHECK(selected == want_selected);
+    }
+  }
+  CHECK(needle);
+}
+
+TEMPLATE_LIST_TEST_CASE("B64: 300 greedy tokens verified in steps of 1 to 7 rows give the same ids and caches",
                         "[model]", Backends) {
-  RandomModel<TestType> random(three_layers());
-  const std::vector<std::int32_t> ids = random_tokens(4, 67, 50);
-  Stepper<TestType> stepper(random, {.max_context = 67, .max_rows = 67}, Numeric::exact);
-  State<TestType> whole = stepper.open();
-  const std::vector<float> want = stepper.step({{&whole, ids}});
-  for (const std::size_t chunk : {1u, 2u, 3u, 5u, 7u, 8u, 9u, 16u}) {
-    INFO("chunks of " << chunk);
+  // What a verifier with drafts that are always right would run; rejected drafts need a sequence that can go back.
+  RandomModel<TestType> random;
+  Stepper<TestType> stepper(random, {.max_context = 304, .max_rows = 7}, Numeric::exact);
+  State<TestType> plain = stepper.open();
+  std::vector<std::int32_t> ids{7, 3};
+  std::vector<float> logits = stepper.step({{&plain, ids}});
+  for (int i = 0; i < 300; ++i) {
+    const float* row = logits.data() + logits.size() - 50;
+    ids.push_back(static_cast<std::int32_t>(std::max_element(row, row + 50) - row));
+    if (i + 1 < 300) logits = stepper.step({{&plain, {ids.back()}}});
+  }
+  ids.pop_back();  // the newest one has not been fed
+  const std::vector<float> memory = remembered(random.memory, random.config, plain);
+  for (std::size_t width = 1; width <= 7; ++width) {
+    INFO("width " << width);
     State<TestType> state = stepper.open();
-    CHECK(same_bits(in_chunks(stepper, state, ids, 0, chunk), want));
+    const std::vector<float> all = in_chunks(stepper, state, ids, 2, width);
+    std::size_t wrong = 0;
+    for (std::size_t at = 1; at + 1 < ids.size(); ++at) {
+      const float* row = all.data() + 50 * at;
+      wrong += std::max_element(row, row + 50) - row != ids[at + 1];
+    }
+    CHECK(wrong == 0);
+    CHECK(same_bits(remembered(random.memory, random.config, state), memory));
   }
 }
 
@@ -121,15 +192,35 @@ TEMPLATE_LIST_TEST_CASE(
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("B06: context, row and score capacities change no bit", "[model]", Backends) {
-  std::vector<float> want;
-  for (const Limits limits : {Limits{31, 31, 1}, Limits{128, 40, 1}, Limits{4096, 31, 31}}) {
-    RandomModel<TestType> random;
-    Stepper<TestType> stepper(random, limits, Numeric::exact);
-    State<TestType> state = stepper.open();
-    const std::vector<float> got = stepper.step({{&state, random_tokens(6, 31, 50)}});
-    if (want.empty()) want = got;
-    CHECK(same_bits(got, want));
+TEMPLATE_LIST_TEST_CASE("B06: context, row and score capacities change no bit, and 31 tokens make 15 and 31 entries",
+                        "[model]", Backends) {
+  for (const std::int64_t window : {8, 128}) {  // and a window that the context does not reach
+    ModelConfig config = tiny_config();
+    config.window = window;
+    std::vector<float> want, want_memory;
+    for (const Limits limits : {Limits{31, 31, 1}, Limits{128, 40, 1}, Limits{4096, 31, 31}}) {
+      RandomModel<TestType> random(config);
+      Stepper<TestType> stepper(random, limits, Numeric::exact);
+      State<TestType> state = stepper.open();
+      // Mark the caches: what a step has not written still has its mark.
+      for (SourceCache& c : state.sequence().sources) {
+        const std::vector<float> marks(static_cast<std::size_t>(c.entries.size()), 12345.0f);
+        random.backend.upload(c.entries.data(), marks.data(), marks.size() * sizeof(float));
+      }
+      const std::vector<float> got = stepper.step({{&state, random_tokens(6, 31, 50)}});
+      const std::vector<float> memory = remembered(random.memory, config, state);
+      if (want.empty()) want = got, want_memory = memory;
+      CHECK(same_bits(got, want));
+      CHECK(same_bits(memory, want_memory));
+      const std::int64_t counts[] = {15, 31};  // of ratios 2 and 1
+      for (std::size_t i = 0; i < 2; ++i) {
+        const Out<float, 2> entries = state.sequence().sources[i].entries;
+        std::int64_t written = 0;
+        for (std::int64_t e = 0; e < entries.extent(0); ++e)
+          written += random.memory.get(entries.rows(e, 1))[0] != 12345.0f;
+        CHECK(written == counts[i]);
+      }
+    }
   }
 }
 

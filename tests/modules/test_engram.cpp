@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kVocab = 50;
 
-ModelConfig config() {
+ModelConfig config(std::int32_t pad = 2) {
   ModelConfig c;
   c.vocab = kVocab, c.dim = 24, c.hc = 3, c.norm_eps = 1e-20;
   c.engram = {.layers = {1, 4},
@@ -27,7 +27,7 @@ ModelConfig config() {
               .vocab = 101,
               .heads = 2,
               .dim = 32,
-              .pad = 2,
+              .pad = pad,
               .compressed_vocab = 40};
   const auto layout = numerics::engram_layout(
       {.layer_ids = {1, 4}, .max_ngram = 4, .vocab_size = 101, .heads = 2, .compressed_vocab = 40});
@@ -52,11 +52,11 @@ template <class B>
 struct Hashing {
   B backend;
   Memory<B> memory{backend};
-  ModelConfig c = config();
+  ModelConfig c;
   EngramHasher hasher{c, token_map()};
   Arena<B> constants{backend, [&](Cursor& cursor) { hasher.layout(cursor); }};
 
-  Hashing() { hasher.upload(backend); }
+  explicit Hashing(std::int32_t pad = 2) : c(config(pad)) { hasher.upload(backend); }
 
   SequenceState open() {
     SequenceState s;
@@ -89,7 +89,7 @@ struct Hashing {
 
 }  // namespace
 
-TEST_CASE("a hasher refuses a map or table that is not the config's, and says which") {
+TEST_CASE("B03: a hasher refuses a map or table that is not the config's, and says which") {
   const ModelConfig good = config();
   std::vector<std::int32_t> map = token_map();
   CHECK_NOTHROW(EngramHasher(good, map));
@@ -122,6 +122,31 @@ TEMPLATE_LIST_TEST_CASE("B08, B10: interleaved sequences of widths 1, 6 and 3 ha
     CHECK(h.cut(together, 0, 1) == h.run({ids[0]}, {{&x, 0, 1}}));
     CHECK(h.cut(together, 1, 6) == h.run({ids.begin() + 1, ids.begin() + 7}, {{&y, 0, 6}}));
     CHECK(h.cut(together, 7, 3) == h.run({ids.begin() + 7, ids.end()}, {{&z, 0, 3}}));
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("look-backs that stop hold the compressed id of the pad token, not its token id", "[modules]",
+                        Backends) {
+  Hashing<TestType> h(45);  // compressed: 5
+  SequenceState start = h.open(), after = h.open();
+  CHECK(h.run({9}, {{&start, 0, 1}}) == h.cut(h.run({5, 5, 5, 9}, {{&after, 0, 4}}), 3, 1));
+}
+
+TEMPLATE_LIST_TEST_CASE("B07: rows that pad a batch never enter a history, and an id of -1 is an error", "[modules]",
+                        Backends) {
+  Hashing<TestType> h;
+  SequenceState padded = h.open(), plain = h.open();
+  const auto want = h.run({4, 9, 17}, {{&plain, 0, 3}});
+  const auto rows = h.run({4, 9, 17, -1, -1, -1, -1, -1}, {{&padded, 0, 3}});
+  CHECK(h.cut(rows, 0, 3) == want);
+  CHECK(h.memory.get(padded.engram_history) == h.memory.get(plain.engram_history));
+
+  const std::vector<std::int32_t> before = h.memory.get(plain.engram_history);
+  for (const std::int32_t id : {-1, static_cast<std::int32_t>(kVocab)}) {
+    const Failure failure = failure_of([&] { h.run({4, id}, {{&plain, 0, 2}}); });
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.says("engram_hash: ids holds " + std::to_string(id)));
+    CHECK(h.memory.get(plain.engram_history) == before);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Moe on its own: router and experts together, from the layer's input to its output.
+// Moe on its own: router and experts together, from the layer's input to its output; node-limited groups and hash tables.
 #include "dsv41/modules/moe.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using namespace dsv41::test;
 
 namespace {
 
-constexpr std::int64_t kDim = 32, kFf = 16, kExperts = 7, kTokens = 9;
+constexpr std::int64_t kDim = 32, kFf = 16, kExperts = 8, kTokens = 9;
 
 struct Expert {
   Stored w1, w2, w3;
@@ -55,13 +55,15 @@ struct Bench {
     }
   }
 
-  std::vector<float> run(const Array<float, 2>& x, const std::vector<std::uint8_t>& image) {
+  std::vector<float> run(const Array<float, 2>& x, const std::vector<std::uint8_t>& image,
+                         const RouterModes& modes = {}, const std::vector<std::int32_t>& token_ids = {}) {
     const std::int64_t rows = x.extents[0];
     const MoeScratch scratch{memory.put(Array<float, 2>({rows, kExperts})),
                              memory.put(Array<std::int32_t, 2>({rows, config.topk})),
                              memory.put(Array<float, 2>({rows, config.topk}))};
     const auto y = memory.put(Array<float, 2>({rows, kDim}));
-    Moe(config, weights, Numeric::exact).forward(backend, memory.put(x), memory.put(image), scratch, y);
+    Moe(config, weights, Numeric::exact, modes)
+        .forward(backend, memory.put(x), memory.put(image), scratch, y, memory.put(token_ids));
     return memory.get(y);
   }
 
@@ -76,17 +78,36 @@ struct Bench {
     for (std::size_t i = 0; i < y.size(); ++i) y[i] += out[i];
   }
 
-  Doubles formula(const Doubles& x, bool image) const {
-    Doubles scores = product(gate, x), y(kDim);
-    std::vector<std::size_t> order;
-    for (double& s : scores) s = std::sqrt(std::log1p(std::exp(s)));
-    for (std::size_t e = 0; e < scores.size(); ++e) order.push_back(e);
+  Doubles scores(const Doubles& x) const {
+    Doubles out = product(gate, x);
+    for (double& s : out) s = std::sqrt(std::log1p(std::exp(s)));
+    return out;
+  }
+
+  /// The experts of the largest scores with bias among those of the best groups of `size` experts.
+  std::vector<std::size_t> best(const Doubles& s, bool image, std::size_t size = kExperts,
+                                std::size_t groups = 1) const {
     const std::vector<float>& b = image ? bias_vl : bias;
-    std::sort(order.begin(), order.end(), [&](std::size_t l, std::size_t r) {
-      return scores[l] + static_cast<double>(b[l]) > scores[r] + static_cast<double>(b[r]);
-    });
-    const double total = scores[order[0]] + scores[order[1]] + scores[order[2]];
-    for (std::size_t k = 0; k < 3; ++k) add(experts[order[k]], x, scores[order[k]] / total * 1.5, y);
+    const auto biased = [&](std::size_t e) { return s[e] + static_cast<double>(b[e]); };
+    const auto larger = [&](std::size_t l, std::size_t r) { return biased(l) > biased(r); };
+    std::vector<std::vector<std::size_t>> teams(kExperts / size);
+    for (std::size_t e = 0; e < s.size(); ++e) teams[e / size].push_back(e);
+    for (auto& team : teams) std::sort(team.begin(), team.end(), larger);
+    std::sort(teams.begin(), teams.end(),
+              [&](const auto& l, const auto& r) { return biased(l[0]) + biased(l[1]) > biased(r[0]) + biased(r[1]); });
+    std::vector<std::size_t> order;
+    for (std::size_t g = 0; g < groups; ++g) order.insert(order.end(), teams[g].begin(), teams[g].end());
+    std::sort(order.begin(), order.end(), larger);
+    order.resize(3);
+    return order;
+  }
+
+  Doubles mixture(const Doubles& x, const std::vector<std::size_t>& chosen) const {
+    const Doubles s = scores(x);
+    Doubles y(kDim);
+    double total = 0;
+    for (const std::size_t e : chosen) total += s[e];
+    for (const std::size_t e : chosen) add(experts[e], x, s[e] / total * 1.5, y);
     if (config.shared_experts > 0) add(experts[kExperts], x, 1, y);
     return y;
   }
@@ -105,7 +126,9 @@ TEMPLATE_LIST_TEST_CASE("a mixture equals the formula, with and without a shared
     const Array<float, 2> got({kTokens, kDim}, bench.run(x, image));
     for (std::int64_t t = 0; t < kTokens; ++t) {
       const auto at = static_cast<std::size_t>(t);
-      CHECK(norm_error(got.rows(t, 1).values, bench.formula(slice(x.values, t * kDim, kDim), image[at] != 0)) <= kNorm);
+      const Doubles row = slice(x.values, t * kDim, kDim);
+      CHECK(norm_error(got.rows(t, 1).values, bench.mixture(row, bench.best(bench.scores(row), image[at] != 0))) <=
+            kNorm);
       CHECK(same_bits(bench.run(x.rows(t, 1), {image[at]}), got.rows(t, 1).values));
     }
   }
@@ -141,4 +164,60 @@ TEMPLATE_LIST_TEST_CASE("renumbering the experts changes the output by summation
 TEMPLATE_LIST_TEST_CASE("B92: a mixture of no rows does nothing", "[modules]", Backends) {
   Bench<TestType> bench(true);
   CHECK(bench.run(Array<float, 2>({0, kDim}), {}).empty());
+}
+
+TEMPLATE_LIST_TEST_CASE("node-limited groups: the mixture of the best experts of the best groups", "[modules]",
+                        Backends) {
+  Bench<TestType> bench(true);
+  Random random(5);
+  const Array<float, 2> x = random_array<2>(random, {kTokens, kDim});
+  std::vector<std::uint8_t> image(kTokens);
+  image[4] = 1;
+  const Array<float, 2> got({kTokens, kDim}, bench.run(x, image, {.groups = 4, .topk_groups = 2, .hash_table = {}}));
+  bool limited = false;
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    const Doubles row = slice(x.values, t * kDim, kDim), s = bench.scores(row);
+    const auto chosen = bench.best(s, t == 4, 2, 2);
+    limited = limited || chosen != bench.best(s, t == 4);
+    CHECK(norm_error(got.rows(t, 1).values, bench.mixture(row, chosen)) <= kNorm);
+  }
+  CHECK(limited);  // the groups took part
+}
+
+TEMPLATE_LIST_TEST_CASE("a hash table: the mixture of the experts that a token's row names, whatever the bias",
+                        "[modules]", Backends) {
+  Bench<TestType> bench(true);
+  Random random(6);
+  const Array<float, 2> x = random_array<2>(random, {kTokens, kDim});
+  const Array<std::int32_t, 2> table({4, 3}, {7, 0, 3, 1, 2, 4, 6, 5, 0, 2, -1, 7});
+  const std::vector<std::int32_t> ids = {3, 0, 1, 2, 0, 0, 3, 1, 2};
+  RouterModes modes;
+  modes.hash_table = bench.memory.put(table);
+  const Array<float, 2> got({kTokens, kDim}, bench.run(x, std::vector<std::uint8_t>(kTokens, 1), modes, ids));
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    std::vector<std::size_t> chosen;
+    for (std::int64_t k = 0; k < 3; ++k) {
+      const std::int32_t e = table.values[static_cast<std::size_t>(ids[static_cast<std::size_t>(t)] * 3 + k)];
+      if (e >= 0) chosen.push_back(static_cast<std::size_t>(e));
+    }
+    CHECK(norm_error(got.rows(t, 1).values, bench.mixture(slice(x.values, t * kDim, kDim), chosen)) <= kNorm);
+    CHECK(same_bits(bench.run(x.rows(t, 1), {0}, modes, {ids[static_cast<std::size_t>(t)]}), got.rows(t, 1).values));
+  }
+}
+
+TEST_CASE("a mixture refuses router modes that its config cannot have, and says which") {
+  const Bench<RefBackend> bench(false);
+  const auto refusal = [&](const RouterModes& modes) {
+    return failure_of([&] { Moe(bench.config, bench.weights, Numeric::exact, modes); });
+  };
+  const auto grouped = [](std::int64_t groups, std::int64_t kept) { return RouterModes{groups, kept, {}}; };
+  CHECK(refusal(grouped(4, 2)).code == Errc::ok);
+  CHECK(refusal(grouped(3, 1)).code == Errc::shape_mismatch);
+  CHECK(refusal(grouped(3, 1)).message ==
+        "topk_route: groups is 3, expected a divisor of the number of experts, at most 64");
+  CHECK(refusal(grouped(4, 1)).message == "topk_route: topk_groups is 1, expected enough groups for 3 experts");
+  RouterModes table;
+  table.hash_table = shaped<const std::int32_t, 2>({50, 2});
+  CHECK(refusal(table).code == Errc::shape_mismatch);
+  CHECK(refusal(table).message == "moe: hash_table is [50, 2], expected [50, 3]");
 }

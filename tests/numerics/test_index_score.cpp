@@ -22,6 +22,11 @@ TEST_CASE("a term is weight * scale * relu(product); class deployed rounds all t
   const double product = to_bf16(1.00390625 + 0x1p-10), weight = to_bf16(to_float(1.013) * 0.25);
   CHECK(static_cast<double>(index_term(Numeric::deployed, 1.00390625f + 0x1p-10f, 1.013f, 0.25f)) ==
         to_bf16(product * weight));
+  // A bfloat16 weight times a scale that is no power of two is rounded again, before the product.
+  CHECK(index_term(Numeric::deployed, 1, 1.0234375f, 0.3f) ==
+        static_cast<float>(to_bf16(to_float(1.0234375 * to_float(0.3)))));
+  CHECK(index_term(Numeric::deployed, 5, 1.0234375f, 0.3f) ==
+        static_cast<float>(to_bf16(5 * to_bf16(to_float(1.0234375 * to_float(0.3))))));
 }
 
 TEST_CASE("heads are added in ascending order in float32, and rounded at the end only") {

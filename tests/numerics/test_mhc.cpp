@@ -160,6 +160,32 @@ TEST_CASE("mixing conserves the mean of the streams") {
   }
 }
 
+TEST_CASE("products over 80 seams stay doubly stochastic, keep the mean, and never stretch") {
+  Random random(13);
+  for (const std::int64_t hc : {1, 2, 4, 8}) {
+    INFO("hc " << hc);
+    Doubles product(static_cast<std::size_t>(hc * hc));
+    for (std::int64_t i = 0; i < hc; ++i) product[static_cast<std::size_t>(i * hc + i)] = 1;
+    for (int seam = 0; seam < 80; ++seam) product = times(product, random_comb(random, hc, 200, 2), hc);
+    CHECK(unbalance(product, hc) <= 80 * kStochastic);
+    CHECK(spectral_norm(product, hc) <= 1 + 80 * kStochastic);
+  }
+}
+
+TEST_CASE("unconstrained, comb is its logits with scale and base, and pre and post are as ever") {
+  Random random(14);
+  for (std::int64_t hc = 1; hc <= 8; ++hc) {
+    const auto rows = static_cast<std::size_t>((2 + hc) * hc), first = static_cast<std::size_t>(2 * hc);
+    const std::vector<float> logits = random.normals((2 + hc) * hc, 2), base = random.normals((2 + hc) * hc),
+                             scale = {0.5f, 2, -3};
+    std::vector<float> free(rows), bound(rows);
+    numerics::mhc_coefficients(logits.data(), base.data(), scale.data(), hc, 20, kEps, free.data(), false);
+    numerics::mhc_coefficients(logits.data(), base.data(), scale.data(), hc, 20, kEps, bound.data());
+    for (std::size_t i = 0; i < first; ++i) CHECK(free[i] == bound[i]);
+    for (std::size_t i = first; i < rows; ++i) CHECK(free[i] == logits[i] * -3.0f + base[i]);
+  }
+}
+
 TEST_CASE("scale and base enter each part with their own entry") {
   const std::vector<float> logits(8, 1.0f), base = {0, 1, 2, 3, 0, 0, 5, 0}, scale = {0.5f, 0.25f, 0};
   std::vector<float> mix(8);

@@ -46,6 +46,8 @@ TEST_CASE("B38: scales of all-zero and boundary blocks") {
   CHECK(quantiser_scale(Quantiser::entry_fp4, 6.0f) == 1.0f);
   CHECK(quantiser_scale(Quantiser::entry_fp4, 6.0f * 448) == 448.0f);
   CHECK(quantiser_scale(Quantiser::entry_fp4, 1e30f) == 448.0f);  // never the NaN code
+  // Just below six times a midpoint of two E4M3 codes; a product with 1 / 6 would land on it and round up.
+  CHECK(quantiser_scale(Quantiser::entry_fp4, 0x1.c7fffep0f) == 0.28125f);
   CHECK(quantiser_scale(Quantiser::index_fp4, 0.0f) == 0x1p-126f);
   CHECK(quantiser_scale(Quantiser::index_fp4, 6.0f) == 1.0f);
   CHECK(quantiser_scale(Quantiser::index_fp4, std::nextafter(6.0f, 7.0f)) == 2.0f);

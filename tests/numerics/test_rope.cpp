@@ -48,6 +48,15 @@ TEST_CASE("the released frequencies are the published ones, which were computed 
   for (const auto& [pair, want] : published) CHECK(std::fabs(static_cast<double>(f[pair]) - want) <= want * 0x1p-23);
 }
 
+TEST_CASE("the power is rounded to float32 before its float32 reciprocal") {
+  // Pairs where 1 / power, rounded once, is the other neighbour.
+  const std::vector<float> window = frequencies(10000, 64, nullptr), compressed = frequencies(160000, 64, nullptr);
+  CHECK(window[5] == 0x1.e5a846p-3f);
+  CHECK(window[20] == 0x1.9e7c70p-9f);
+  CHECK(compressed[6] == 0x1.b11968p-4f);
+  CHECK(compressed[31] == 0x1.30f89ap-17f);
+}
+
 TEST_CASE("B49: window layers use the plain base, and positions are not scaled") {
   const std::vector<float> f = frequencies(10000, 64, nullptr);
   float cosine = 0, sine = 0;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// The router's three steps alone: scores of the three functions, the choice, and the weights' normalisation.
+// The router's steps alone: scores of the three functions, the choice, its groups and its table, and the weights' normalisation.
 #include "dsv41/numerics/route.hpp"
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -43,6 +44,28 @@ TEST_CASE("the choice is by score plus bias, ties to the lower id, and -1 where 
   std::vector<std::int32_t> ids(4, 7);
   numerics::route_choose(row.data(), bias.data(), 4, 4, ids.data());
   CHECK(ids == std::vector<std::int32_t>{1, 0, 3, -1});
+}
+
+TEST_CASE("a group scores its two largest numbers; with fewer it is never above -infinity") {
+  const float nan = std::nanf(""), high = HUGE_VALF;
+  const auto score = [](const std::vector<float>& row) {
+    return numerics::group_score([&](std::int32_t e) { return row[static_cast<std::size_t>(e)]; }, 0,
+                                 static_cast<std::int64_t>(row.size()));
+  };
+  CHECK(score({1, 4, 2, 8}) == 12.0f);
+  CHECK(score({8, 8, 1}) == 16.0f);
+  CHECK(score({nan, 3, nan, -1, -2}) == 2.0f);
+  CHECK(score({-5, -3, -4}) == -7.0f);
+  CHECK(score({0x1p24f, 1}) == 0x1p24f);  // float32
+  for (const std::vector<float>& row : {std::vector<float>{3, nan}, {nan, nan}, {high, nan}, {7, -high}, {5}, {}})
+    CHECK_FALSE(score(row) > -high);
+}
+
+TEST_CASE("a table row gives its experts in its order; what is no expert, or comes again, leaves an empty slot") {
+  const std::vector<std::int32_t> row = {3, 0, 4, -1, 3, 2, std::numeric_limits<std::int32_t>::min()};
+  std::vector<std::int32_t> ids(row.size(), 9);
+  numerics::route_look_up(row.data(), 4, 7, ids.data());
+  CHECK(ids == std::vector<std::int32_t>{3, 0, -1, -1, -1, 2, -1});
 }
 
 TEST_CASE("weights are scores without bias over their sum, times the scale; a single choice is not normalised") {

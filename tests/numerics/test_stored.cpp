@@ -83,14 +83,34 @@ TEST_CASE("B36: a row of the 16 codes twice decodes to the table twice") {
   for (int i = 0; i < 32; ++i) CHECK(static_cast<double>(out[static_cast<std::size_t>(i)]) == e2m1_value(i % 16));
 }
 
-TEST_CASE("B40: all 65536 pairs of FP4 bytes decode by the table") {
-  std::size_t wrong = 0;
-  const std::uint8_t scale = 128;
+TEST_CASE("B40: all 65536 pairs of FP4 bytes decode by the table, at every alignment") {
+  RefBackend backend;
+  Memory memory(backend);
+  Stored m{.format = Format::fp4_row, .rows = 65536, .cols = 4, .bytes = {}, .scales = {}, .name = {}};
   for (int pattern = 0; pattern < 65536; ++pattern) {
-    const std::uint8_t bytes[2] = {static_cast<std::uint8_t>(pattern % 256), static_cast<std::uint8_t>(pattern / 256)};
-    const std::vector<float> out = decoded(Format::fp4_row, 4, bytes, scale);
-    for (int i = 0; i < 4; ++i)
-      wrong += static_cast<double>(out[static_cast<std::size_t>(i)]) != 2 * e2m1_value(pattern >> (4 * i) & 15);
+    m.bytes.push_back(static_cast<std::uint8_t>(pattern % 256));
+    m.bytes.push_back(static_cast<std::uint8_t>(pattern / 256));
+  }
+  m.scales.assign(65536, 128);
+  std::size_t wrong = 0;
+  for (std::size_t shift = 0; shift < 16; ++shift) {
+    const Matrix stored = memory.put(m, shift);
+    for (std::int64_t row = 0; row < m.rows; ++row) wrong += differing(m, stored, row, 0, 4);
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("B40: FP4 rows of 1 to 67 bytes decode by the table at every alignment") {
+  RefBackend backend;
+  Memory memory(backend);
+  Random random(40);
+  std::size_t wrong = 0;
+  for (std::int64_t length = 1; length <= 67; ++length) {
+    const Stored m = random_matrix(random, Format::fp4_row, 2, 2 * length);
+    for (std::size_t shift = 0; shift < 16; ++shift) {
+      const Matrix stored = memory.put(m, shift);
+      for (const std::int64_t row : {0, 1}) wrong += differing(m, stored, row, 0, 2 * length);
+    }
   }
   CHECK(wrong == 0);
 }

@@ -87,6 +87,27 @@ TEMPLATE_LIST_TEST_CASE("embed copies a token's row, or the next image row, into
   }
 }
 
+TEMPLATE_LIST_TEST_CASE("B07: an id outside the vocabulary is an error, not a read beside the table", "[embed]",
+                        Backends) {
+  for (const std::int32_t id : {-1, static_cast<std::int32_t>(kVocab), 0x7FFFFFFF}) {
+    TestType backend;
+    Memory<TestType> memory(backend);
+    const Inputs in = make({2, 2, 8, Format::bf16, 0, 9});
+    const Out<float, 3> streams = memory.put(Array<float, 3>({2, 2, 8}, 5.0f));
+    backend.run(ops::Embed{.ids = memory.put(std::vector<std::int32_t>{3, id}),
+                           .image = memory.put(in.image),
+                           .image_rows = {},
+                           .table = memory.put(in.table),
+                           .streams = streams,
+                           .mix = memory.put(Array<float, 2>({2, 8}))});
+    const Failure failure = failure_of([&] { backend.sync(); });
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.message ==
+          "embed: ids holds " + std::to_string(id) + ", expected at least 0 and less than " + std::to_string(kVocab));
+    CHECK(memory.get(streams) == std::vector<float>(32, 5.0f));
+  }
+}
+
 TEST_CASE("embed: check() names the field, what it expects and what it got") {
   const ops::Embed good{.ids = shaped<const std::int32_t, 1>({3}),
                         .image = shaped<const std::uint8_t, 1>({3}),

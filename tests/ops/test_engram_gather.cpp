@@ -83,6 +83,23 @@ TEST_CASE("a table of more than 2^32 bytes is read at 64-bit offsets") {
   ::munmap(memory, kBytes + kScales);
 }
 
+TEMPLATE_LIST_TEST_CASE("B07: a row outside the table is an error, not a read beside it", "[engram_gather]", Backends) {
+  TestType backend;
+  Memory<TestType> memory(backend);
+  Random random(20);
+  const Matrix table = memory.put(random_matrix(random, Format::fp8_row, 9, 32));
+  for (const std::int64_t row : {std::int64_t{-1}, std::int64_t{9}, std::int64_t{1} << 40}) {
+    const Out<float, 2> out = memory.put(Array<float, 2>({1, 64}, 5.0f));
+    backend.run(ops::EngramGather{
+        .table_rows = memory.put(Array<std::int64_t, 2>({1, 2}, {3, row})), .table = table, .out = out});
+    const Failure failure = failure_of([&] { backend.sync(); });
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.message ==
+          "engram_gather: table_rows holds " + std::to_string(row) + ", expected at least 0 and less than 9");
+    CHECK(memory.get(out) == std::vector<float>(64, 5.0f));
+  }
+}
+
 TEST_CASE("engram_gather: check() names the field, what it expects and what it got") {
   const ops::EngramGather good{.table_rows = shaped<const std::int64_t, 2>({3, 4}),
                                .table = {.rows = 9, .cols = 8},

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "support/memory.hpp"
@@ -60,16 +61,16 @@ struct Outputs {
 
 constexpr float kScale = 0.25f;
 
-/// `given` are the blocks that a `limited` selection works in.
+/// `given` are the blocks that a `limited` selection works in; the sequence's keys begin at row `first_key`.
 template <class B>
 Outputs run(const Case& c, const Inputs& in, CandidateUse use, Numeric numeric, std::int64_t score_rows,
-            const Outputs* given = nullptr) {
+            const Outputs* given = nullptr, std::int64_t first_key = 0) {
   B backend;
   Memory<B> memory(backend);
   const std::int64_t visible = (c.first_position + c.tokens) / c.ratio, blocks = (visible + c.block - 1) / c.block;
   ops::IndexSelect op{.q = memory.put(in.q),
                       .weights = memory.put(in.weights),
-                      .keys = memory.put(in.keys),
+                      .keys = memory.put(in.keys).rows(first_key, in.keys.extents[0] - first_key),
                       .ids = memory.put(Array<std::int32_t, 2>({c.tokens, c.topk}, -9)),
                       .counts = memory.put(Array<std::int32_t, 1>({c.tokens}, -9)),
                       .scores = memory.put(Array<float, 2>({score_rows, visible}, 77.0f)),
@@ -197,19 +198,56 @@ TEMPLATE_LIST_TEST_CASE("a workspace of one row of scores gives the choices of a
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("B47: 8320 scores, 5000 to 5099 are 1 and the rest 0: those and 0 to 1947", "[index_select]",
-                        Backends) {
+TEMPLATE_LIST_TEST_CASE("B47: 8320 scores, 5000 to 5099 are 1 and the rest 0: those and 0 to 1947, whoever asks",
+                        "[index_select]", Backends) {
   const Case c{1, 1, 1, 8319, 1, 2048, 8, 1, 0};
   Inputs in{{{1, 1, 1}, 1}, {{1, 1}, 4}, Array<float, 2>({8320, 1}, -1.0f)};
   for (std::size_t e = 5000; e < 5100; ++e) in.keys.values[e] = 1;
   std::vector<std::int32_t> want(1948);
   std::iota(want.begin(), want.end(), 0);
   for (std::int32_t e = 5000; e < 5100; ++e) want.push_back(e);
-  for (int round = 0; round < 3; ++round) {
+  const auto wrong = [&] {
     const Outputs got = run<TestType>(c, in, CandidateUse::none, Numeric::exact, 1);
-    CHECK(got.ids == want);
-    CHECK(got.counts == std::vector<std::int32_t>{2048});
+    return got.ids != want || got.counts != std::vector<std::int32_t>{2048};
+  };
+  int failures = 0;
+  for (int round = 0; round < 100; ++round) failures += wrong();
+  for (std::size_t count = 1; count <= 16; ++count) {
+    std::vector<int> results(count);
+    std::vector<std::thread> threads;
+    for (int& result : results) threads.emplace_back([&result, &wrong] { result = wrong(); });
+    for (std::thread& t : threads) t.join();
+    failures += std::accumulate(results.begin(), results.end(), 0);
   }
+  CHECK(failures == 0);
+}
+
+TEMPLATE_LIST_TEST_CASE("B47: ids are relative to the row at which a sequence's keys begin in a packed buffer",
+                        "[index_select]", Backends) {
+  for (const Case& c : kCases) {
+    const Inputs in = make(c);
+    const std::int64_t rows = in.keys.extents[0], all = std::max<std::int64_t>(c.tokens, 1);
+    Array<float, 2> packed({17 + rows, c.width}, 1e30f);  // another sequence's keys in front
+    std::copy(in.keys.values.begin(), in.keys.values.end(), packed.values.begin() + 17 * c.width);
+    const Outputs want = run<TestType>(c, in, CandidateUse::publish, Numeric::exact, all);
+    Inputs other = in;
+    other.keys = packed;
+    const Outputs got = run<TestType>(c, other, CandidateUse::publish, Numeric::exact, all, nullptr, 17);
+    CHECK(got.ids == want.ids);
+    CHECK(got.blocks == want.blocks);
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("B54: a block id without visible entries gives none, negative ones included", "[index_select]",
+                        Backends) {
+  const Case c{1, 1, 1, 9, 1, 4, 2, 4, 0};  // ten entries in five blocks
+  const Inputs in{{{1, 1, 1}, 1}, {{1, 1}, 4}, Array<float, 2>({10, 1}, 1.0f)};
+  const Outputs blocks{{}, {}, {-1, 1, 5, 6}, {4}, {}};
+  const Outputs got = run<TestType>(c, in, CandidateUse::limited, Numeric::exact, 1, &blocks);
+  CHECK(Outputs::row(got.ids, got.counts, 0) == std::vector<std::int32_t>{2, 3});
+  const Outputs beyond{{}, {}, {0, 1, 2, 3}, {5}, {}};
+  const Failure failure = failure_of([&] { run<TestType>(c, in, CandidateUse::limited, Numeric::exact, 1, &beyond); });
+  CHECK(failure.says("index_select: block_counts holds 5"));
 }
 
 TEMPLATE_LIST_TEST_CASE("the block of the newest visible entry is kept although its score is the worst",

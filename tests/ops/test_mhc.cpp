@@ -27,7 +27,8 @@ const Case kCases[] = {
     {17, 8, 5, Format::f32, 5}, {5, 3, 97, Format::bf16, 6}, {2, 4, 1024, Format::f32, 7},
 };
 
-constexpr ops::MhcRules kRules{.iters = 20, .hc_eps = 1e-6f, .norm_eps = 1e-20};
+constexpr ops::MhcRules kRules{.iters = 20, .hc_eps = 1e-6f, .norm_eps = 1e-20},
+    kUnconstrained{.iters = 20, .hc_eps = 1e-6f, .norm_eps = 1e-20, .constrained = false};
 
 struct Inputs {
   Array<float, 2> y, mix;
@@ -115,6 +116,18 @@ Doubles collapsed(const Inputs& in, Numeric numeric) {
   return out;
 }
 
+/// The sublayer's input: collapsed with the pre that was there, and normed.
+Doubles normed(const Inputs& in) {
+  const std::int64_t dim = in.streams.extents[2];
+  Doubles out = collapsed(in, Numeric::exact);
+  for (std::int64_t t = 0; t < in.streams.extents[0]; ++t) {
+    const double rms = root_mean_square(Doubles(out.begin() + t * dim, out.begin() + (t + 1) * dim), kRules.norm_eps);
+    for (std::int64_t i = 0; i < dim; ++i)
+      out[static_cast<std::size_t>(t * dim + i)] *= static_cast<double>(in.norm[static_cast<std::size_t>(i)]) / rms;
+  }
+  return out;
+}
+
 /// Divides rows (or columns) of an n x n matrix by their sum + eps.
 void normalise(Doubles& m, std::size_t n, bool rows, double eps) {
   for (std::size_t i = 0; i < n; ++i) {
@@ -124,7 +137,7 @@ void normalise(Doubles& m, std::size_t n, bool rows, double eps) {
   }
 }
 
-Doubles coefficients(const Inputs& in) {
+Doubles coefficients(const Inputs& in, bool constrained = true) {
   const auto [tokens, streams, dim] = in.streams.extents;
   const auto hc = static_cast<std::size_t>(streams);
   const double eps = static_cast<double>(kRules.hc_eps);
@@ -140,6 +153,10 @@ Doubles coefficients(const Inputs& in) {
     for (std::size_t i = 0; i < hc; ++i) out.push_back(sigmoid(m[i]) + eps);
     for (std::size_t i = hc; i < 2 * hc; ++i) out.push_back(2 * sigmoid(m[i]));
     Doubles comb(m.begin() + 2 * streams, m.end());
+    if (!constrained) {
+      out.insert(out.end(), comb.begin(), comb.end());
+      continue;
+    }
     for (double& x : comb) x = std::exp(x);
     normalise(comb, hc, true, 0);  // the softmax over the second index
     for (double& x : comb) x += eps;
@@ -171,6 +188,20 @@ TEMPLATE_LIST_TEST_CASE("expand, collapse and coefficients equal their formulas"
       CHECK(norm_error(d.mix(), coefficients(in)) <= kNorm);  // float32 in both classes
       CHECK(same_bits(d.streams(), in.streams.values));
     }
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("unconstrained coefficients equal their formula, in the parts and in the seam", "[mhc]",
+                        Backends) {
+  for (const Case& c : kCases) {
+    const Inputs in = make(c);
+    Bound<TestType> part(in, Numeric::exact), seam(in, Numeric::exact, false);
+    part.seam.rules = seam.seam.rules = kUnconstrained;
+    part.backend.run(part.seam.coefficients());
+    seam.backend.run(seam.seam);
+    CHECK(norm_error(part.mix(), coefficients(in, false)) <= kNorm);
+    CHECK(same_bits(seam.mix(), part.mix()));
+    CHECK(norm_error(seam.input(), normed(in)) <= kNorm);
   }
 }
 
@@ -272,6 +303,9 @@ TEST_CASE("mhc: check() names the field, what it expects and what it got") {
   const ops::MhcCoefficients part = good.coefficients();
   check_refuses(part, "streams is 9, expected 1 to 8 streams", [](auto& op) {
     op.streams = shaped<const float, 3>({3, 9, 8});
+  });
+  check_refuses(part, "streams is strided, expected dense", [](auto& op) {
+    op.streams = In<float, 3>(op.streams.data(), op.streams.extents(), {17, 8, 1});
   });
   check_refuses(part, "fn is [8, 15], expected [8, 16]", [](auto& op) { op.fn.cols = 15; });
   check_refuses(part, "base is [9], expected [8]", [](auto& op) { op.base = shaped<const float, 1>({9}); });

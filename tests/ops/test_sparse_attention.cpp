@@ -191,6 +191,22 @@ TEMPLATE_LIST_TEST_CASE("a sink takes its share of the denominator only", "[spar
   for (const float x : run<TestType>(in, Numeric::exact)) CHECK((x >= 0 && x < 1e-30f));
 }
 
+TEMPLATE_LIST_TEST_CASE(
+    "B54: of the ids -1, 0, len and len + 1 only 0 is used, and a count beyond the list is an error",
+    "[sparse_attention]", Backends) {
+  Inputs in = make({1, 2, 8, 4, 0, 9, 6, 4, 1, 34});
+  Inputs alone = in;
+  in.ids.values = {-1, 0, 6, 7}, in.counts.values = {4};
+  alone.ids.values = {0, 0x7FFFFFFF, 0x7FFFFFFF, 0x7FFFFFFF}, alone.counts.values = {1};
+  for (const Numeric numeric : kNumerics) CHECK(same_bits(run<TestType>(in, numeric), run<TestType>(alone, numeric)));
+  for (const std::int32_t count : {-1, 5}) {
+    in.counts.values = {count};
+    const Failure failure = failure_of([&] { run<TestType>(in, Numeric::exact); });
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.says("sparse_attention: counts holds " + std::to_string(count)));
+  }
+}
+
 TEMPLATE_LIST_TEST_CASE("huge logits stay finite, and the largest takes all", "[sparse_attention]", Backends) {
   Inputs in = make({1, 1, 1, 3, 0, 2, 0, 0, 1, 33});
   in.q.values = {1e6f};

@@ -178,6 +178,20 @@ TEMPLATE_LIST_TEST_CASE("B28: an id of -1 adds nothing, and a row of empty slots
                    expert_output(in.experts[2], slice(in.x.values, 0, 32), 0.5, 10, Numeric::exact)) <= kNorm);
 }
 
+TEMPLATE_LIST_TEST_CASE("B28: an id without an expert is an error, and any negative id an empty slot",
+                        "[swiglu_experts]", Backends) {
+  Inputs in = make({2, 32, 16, 8, 2, 16, 10, 53}, Format::bf16);
+  in.ids.values = {2, 8, 0, 1};
+  const Failure failure = failure_of([&] { run<TestType>(in, Numeric::exact); });
+  CHECK(failure.code == Errc::invalid_argument);
+  CHECK(failure.says("swiglu_experts: ids holds 8, expected "));
+  CHECK(failure.says(" less than 8"));
+  in.ids.values = {2, -1, 0, 1};
+  const std::vector<float> want = run<TestType>(in, Numeric::exact);
+  in.ids.values = {2, -2147483647, 0, 1};
+  CHECK(same_bits(run<TestType>(in, Numeric::exact), want));
+}
+
 TEMPLATE_LIST_TEST_CASE("B31: the clamps are those of the model, for routed and shared experts", "[swiglu_experts]",
                         Backends) {
   struct Clamp {

@@ -71,7 +71,7 @@ TEST_CASE("the released config parses to the published values") {
   CHECK(schedule.layers[24].limited_to_candidates);
 }
 
-TEST_CASE("the flat form of the released config means the same as the composite form (B85)") {
+TEST_CASE("B85: the flat form of the released config means the same as the composite form") {
   const std::string flat = read_file(kGolden / "release" / "inference_config.json");
   CHECK(dump(parse_config(flat, "flat")) == dump(parse_config(golden_config("release"), "composite")));
 }
@@ -164,14 +164,39 @@ TEST_CASE("mechanisms that are off leave nothing behind") {
   CHECK(c.draft.tap_layers.empty());
 }
 
-TEST_CASE("unknown keys are ignored (B85)") {
+TEST_CASE("B85: unknown keys are ignored") {
   json j = golden_json();
   j["text_config"]["some_future_key"] = {1, 2};
   j["vision_config"] = {{"hidden_size", 3}};
   CHECK_NOTHROW(parse(j));
 }
 
-TEST_CASE("another model type is refused, however it begins (B85)") {
+TEST_CASE("the tower's sizes are read all or none: the text model needs none of them") {
+  json j = json::parse(golden_config("release"));
+  const dsv41::VisionConfig released = parse(j).vision;
+  CHECK(released == dsv41::VisionConfig{32, 1024, 2816, 14, 3});
+  CHECK(parse_config(read_file(kGolden / "release" / "inference_config.json"), "flat").vision == released);
+  for (const char* key : {"num_hidden_layers", "hidden_size", "intermediate_size", "patch_size", "downsample_ratio"}) {
+    INFO(key);
+    json changed = j;
+    changed["vision_config"].erase(key);
+    CHECK(parse(changed).vision == dsv41::VisionConfig{});
+    changed["vision_config"][key] = nullptr;
+    CHECK(parse(changed).vision == dsv41::VisionConfig{});
+    for (const json& bad : {json("3"), json(-1), json(std::int64_t{1} << 40)}) {
+      changed["vision_config"][key] = bad;
+      const auto failure = failure_of([&] { parse(changed); });
+      CHECK(failure.code == Errc::format);
+      CHECK(failure.says(std::string("vision_config.") + key));
+    }
+  }
+  j["vision_config"] = nullptr;
+  CHECK(parse(j).vision == dsv41::VisionConfig{});
+  j["vision_config"] = 3;
+  CHECK(parse(j).vision == dsv41::VisionConfig{});
+}
+
+TEST_CASE("B85: another model type is refused, however it begins") {
   for (const char* type : {"deepseek_v4", "deepseek_v41x", "deepseek_v3"}) {
     json j = golden_json();
     j["model_type"] = type;
@@ -185,7 +210,7 @@ TEST_CASE("another model type is refused, however it begins (B85)") {
   CHECK(failure_of([&] { parse(j); }).says("model_type"));
 }
 
-TEST_CASE("required keys have no defaults (B85)") {
+TEST_CASE("B85: required keys have no defaults") {
   for (const char* key :
        {"vocab_size", "rms_norm_eps", "scoring_func", "swiglu_limit", "compress_ratios", "kv_source_layer_ids",
         "index_topk", "candidate_block_size", "engram_num_embeddings", "dspark_markov_rank", "hc_eps"}) {
@@ -199,7 +224,7 @@ TEST_CASE("required keys have no defaults (B85)") {
   }
 }
 
-TEST_CASE("two spellings of one key that disagree are refused (B85)") {
+TEST_CASE("B85: two spellings of one key that disagree are refused") {
   json j = golden_json();
   j["text_config"]["dim"] = 64;
   CHECK_NOTHROW(parse(j));

@@ -42,7 +42,7 @@ void check_refused(const std::vector<Spoiled>& cases) {
 
 }  // namespace
 
-TEST_CASE("impossible schedules are refused, naming key and value") {
+TEST_CASE("B85: impossible schedules are refused, naming key and value") {
   check_refused({
       {"kv source with ratio 0",
        [](json& t) {
@@ -190,7 +190,7 @@ TEST_CASE("sizes that fit nothing are refused, naming key and value") {
   check_refused(cases);
 }
 
-TEST_CASE("limits and factors are finite and not negative (B31)") {
+TEST_CASE("B31: limits and factors are finite and not negative") {
   std::vector<Spoiled> cases;
   for (const char* key : {"swiglu_limit", "hc_eps", "routed_scaling_factor", "gate_temp", "rms_norm_eps", "rope_theta",
                           "compress_rope_theta"}) {

@@ -5,10 +5,17 @@
 #include <immintrin.h>
 #endif
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dsv41/runtime/engine.hpp"
@@ -105,7 +112,7 @@ TEST_CASE("a session outlives the engine object that opened it") {
   CHECK(last_logits(session) == expected);
 }
 
-TEST_CASE("image rows replace embeddings in order, also when a step ends inside the span") {
+TEST_CASE("B59: image rows replace embeddings in order, also when a step ends inside the span") {
   const Fixture f;
   const std::int64_t dim = f.folder.checkpoint.config().dim;
   const auto marked = std::count(f.image.begin(), f.image.end(), std::uint8_t{1});
@@ -127,7 +134,7 @@ TEST_CASE("image rows replace embeddings in order, also when a step ends inside 
   }
 }
 
-TEST_CASE("append refuses with what it expected, and the session is as it was") {
+TEST_CASE("B07, B72: append refuses with what it expected, and the session is as it was") {
   const Fixture f;
   Engine engine = f.engine(4, 1);
   Session session = engine.open_session();
@@ -185,6 +192,73 @@ TEST_CASE("an engine refuses options that no session could have") {
   refused({.backend = "gpu"}, Errc::unsupported, "backend 'gpu', expected 'ref'");
   static_assert(!std::is_constructible_v<Engine, ModelFolder, runtime::EngineOptions>,
                 "a temporary folder would dangle");
+}
+
+namespace {
+
+/// Lets subnormals vanish in the calling thread, as an audio host might have set it.
+void flush_subnormals() {
+#ifdef __SSE2__
+  _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+}
+
+/// Logits of every token, of an engine that nobody else has.
+std::vector<float> own_logits(const ModelFolder& folder, const std::vector<std::int32_t>& tokens) {
+  Engine engine(folder, {.max_context = static_cast<std::int64_t>(tokens.size()), .max_rows = 5});
+  Session session = engine.open_session();
+  std::vector<float> out;
+  for (const std::int32_t id : tokens) {
+    session.append({&id, 1});
+    out.insert(out.end(), session.logits().data(), session.logits().data() + session.logits().size());
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "B41, B88: two models stepped in 1, 2 and 8 threads, half of them flushing subnormals, give the serial bits") {
+  const Fixture f;
+  const ModelFolder other = ModelFolder::open(std::string(DSV41_GOLDEN_DIR) + "/01-all-mechanisms");
+  const ModelFolder* folders[] = {&f.folder, &other};
+  const std::vector<float> want[] = {own_logits(f.folder, f.tokens), own_logits(other, f.tokens)};
+  for (const std::size_t count : {1u, 2u, 8u}) {
+    std::vector<std::vector<float>> got(count);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < count; ++i) {
+      threads.emplace_back([&, i] {
+        if (i / 2 % 2 == 0) flush_subnormals();
+        got[i] = own_logits(*folders[i % 2], f.tokens);
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    for (std::size_t i = 0; i < count; ++i) CHECK(got[i] == want[i % 2]);
+  }
+}
+
+TEST_CASE("B88: a program that ends while a session is open and at work ends with its own status") {
+  const Fixture f;
+  std::fflush(nullptr);
+  const ::pid_t child = ::fork();
+  if (child == 0) {
+    static Session* session = new Session(f.engine(f.count()).open_session());  // never closed
+    std::atomic<bool> started{false};
+    std::thread([&] {
+      while (true) {
+        session->reset();
+        session->append(f.tokens);
+        started = true;
+      }
+    }).detach();
+    while (!started) std::this_thread::yield();
+    std::exit(0);
+  }
+  REQUIRE(child > 0);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 #ifdef __SSE2__  // the modes are set by x86 instructions

@@ -200,8 +200,8 @@ TEST_CASE("draw is the inverse of the running sum", "[sampler]") {
   CHECK(runtime::draw(std::vector<double>{0.5, 0.25, 0}, 0.99) == 1);  // a sum that rounding left short
 }
 
-TEST_CASE("first tokens follow the filtered law", "[sampler]") {
-  // Case B62: close logits, two of five stay.
+TEST_CASE("B62: first tokens follow the filtered law", "[sampler]") {
+  // Close logits, two of five stay.
   const SamplerOptions o{.temperature = 0.7, .top_k = 2, .top_p = 0.9, .seed = 1};
   const std::vector<float> logits{1.00f, 1.05f, 0.95f, 1.02f, 0.99f};
   const std::int64_t draws = 200000;
@@ -221,7 +221,7 @@ TEST_CASE("unfiltered tokens follow the softmax", "[sampler]") {
   }
 }
 
-TEST_CASE("a draw depends on seed, position and logits alone", "[sampler]") {
+TEST_CASE("B68: a draw depends on seed, position and logits alone", "[sampler]") {
   const auto alone = text(42);
   CHECK(text(42) == alone);
 
@@ -244,7 +244,7 @@ TEST_CASE("a draw depends on seed, position and logits alone", "[sampler]") {
   for (const auto& out : threaded) CHECK(out == alone);
 }
 
-TEST_CASE("seeds matter when sampling and not when greedy", "[sampler]") {
+TEST_CASE("B68: seeds matter when sampling and not when greedy", "[sampler]") {
   std::set<std::vector<std::int32_t>> texts;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) texts.insert(text(seed));
   CHECK(texts.size() >= 15);

@@ -26,7 +26,9 @@ inline constexpr double kDeployedTolerance = 0.02;
 inline constexpr double kDeployedUlps = 4;
 
 /// Folders under tests/golden; of them, those that store class `deployed` sublayer by sublayer, and its logits.
-inline constexpr std::size_t kFolders = 22, kDeployedSublayerFolders = 18, kDeployedLogitFolders = 13;
+inline constexpr std::size_t kFolders = 20, kDeployedSublayerFolders = 17, kDeployedLogitFolders = 12;
+/// Cases of the conformance kit, the folders above among them.
+inline constexpr std::size_t kKitCases = 31;
 
 /// The folders that hold a checkpoint and its values: demo/ has values only (of examples/tiny), release/ configs only.
 inline std::vector<std::filesystem::path> golden_folders() {
@@ -39,13 +41,14 @@ inline std::vector<std::filesystem::path> golden_folders() {
   return out;
 }
 
-/// Values of a stored tensor (F32, I64 or BOOL) as doubles.
+/// Values of a stored tensor (F64, F32, I64 or BOOL) as doubles.
 inline std::vector<double> doubles(const runtime::TensorInfo& t) {
   std::vector<double> out;
   const auto width = static_cast<std::uint64_t>(runtime::dtype_bytes(t.dtype));
   for (std::uint64_t i = 0; i < t.bytes; i += width) {
     const std::byte* at = t.data + i;
     switch (t.dtype) {
+      case runtime::DType::f64: out.push_back(numerics::load_unaligned<double>(at)); break;
       case runtime::DType::f32: out.push_back(static_cast<double>(numerics::load_unaligned<float>(at))); break;
       case runtime::DType::i64: out.push_back(static_cast<double>(numerics::load_unaligned<std::int64_t>(at))); break;
       default: out.push_back(static_cast<double>(static_cast<std::uint8_t>(*at))); break;

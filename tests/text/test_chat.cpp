@@ -166,10 +166,15 @@ TEST_CASE("B21: arguments with the closing tag are refused, all others parse bac
     CHECK(code_of({of(Role::user, "u"), calling("1", "f", arguments)}, chat_mode()) == Errc::invalid_argument);
   }
   CHECK(code_of({of(Role::user, "u"), calling("1", "f\"g", "{}")}, chat_mode()) == Errc::invalid_argument);
-  const std::vector<Message> with_result = {of(Role::user, "u"), calling("1", "f", R"({"a": 1})"),
+  // The format has no escape for results, but a result cannot change the call before it.
+  const std::string arguments = R"({"s": "</\uff5cDSML\uff5cparameter>"})";
+  const std::vector<Message> with_result = {of(Role::user, "u"), calling("1", "f", arguments),
                                             result("1", "</tool_result>x")};
   const std::string text = render_chat(with_result, chat_mode());
   CHECK(contains(text, "<tool_result></tool_result>x</tool_result>"));
+  const std::size_t from = text.find("</think>") + 8, to = text.find(kEos, from);
+  CHECK(Json::parse(parse_reply(text.substr(from, to - from), false).tool_calls.at(0).arguments) ==
+        Json::parse(arguments));
 }
 
 TEST_CASE("B22: reasoning between tool turns stays until the next user turn") {

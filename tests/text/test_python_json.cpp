@@ -4,12 +4,13 @@
 // Python's own output.
 #include "text/python_json.hpp"
 
-#include "text/sha256.hpp"
+#include "files/sha256.hpp"
 #include "text/text_support.hpp"
 
 using namespace dsv41;
 using namespace dsv41::text;
 using namespace dsv41::text::test;
+using dsv41::files::sha256_hex;
 
 namespace {
 

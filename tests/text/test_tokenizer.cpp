@@ -143,6 +143,23 @@ TEST_CASE("B16: a truncated tail is kept until it cannot complete") {
   CHECK(d.push(byte_id(t, 0x90)) == "\u05D0");
 }
 
+TEST_CASE("B14, B16: tokens of several bytes complete each other, or break a character that waits") {
+  Json file = toy_json();
+  Json& vocab = file["model"]["vocab"];
+  vocab["\u00f0\u0141"] = 320;  // bytes F0 9F, in the vocabulary's letters
+  vocab["\u013a\u012c"] = 321;  // bytes 98 8A
+  vocab["\u0120x"] = 322;       // " x"
+  const auto t = tokenizer_of(file);
+  StreamingDetokenizer d(t, false);
+  CHECK(d.push(320) == "");
+  CHECK(d.push(321) == "\U0001F60A");
+  CHECK(d.finish() == "");
+  CHECK(t.decode(Ids{320, 321}, false) == "\U0001F60A");
+  CHECK(d.push(byte_id(t, 0xD7)) == "");
+  CHECK(d.push(322) == "\uFFFD x");
+  CHECK(t.decode(Ids{byte_id(t, 0xD7), 322}, false) == "\uFFFD x");
+}
+
 TEST_CASE("B14: streamed text equals one-shot text for 10,000 random id sequences") {
   const auto t = tokenizer_of(toy_json());
   std::mt19937 rng(14);

@@ -10,12 +10,22 @@
 
 namespace dsv41 {
 
-/// Bounds that fixed-size working arrays are built on; validate() refuses configs beyond them.
+/// Bounds that fixed-size working arrays are built on; validate() refuses configs beyond them, ops::TopkRoute more groups.
 inline constexpr std::int64_t kMaxStreams = 8;
 inline constexpr std::int32_t kMaxNgram = 8;
+inline constexpr std::int64_t kMaxGroups = 64;
 
 /// Router score functions (architecture.md 5).
 enum class ScoreFunction : std::uint8_t { sqrt_softplus, sigmoid, softmax };
+
+/// What a seam does to the residual streams. Released: mhc; the others are its lineage (architecture.md 2), for programs that build their
+/// own stack of modules; config.json has no key for it.
+enum class Residual : std::uint8_t {
+  mhc,  ///< manifold-constrained (arXiv 2512.24880), single pass: an input collapses with the previous seam's pre
+  mhc_multi_pass,  ///< the same coefficients, but an input collapses with its own seam's pre
+  unconstrained,   ///< hyper-connections (arXiv 2409.19606): comb without softmax and Sinkhorn; single pass
+  plain,           ///< one stream, h += y
+};
 
 /// YaRN stretching of the rotary frequencies of layers with a compression ratio (architecture.md 3).
 struct YarnConfig {
@@ -23,6 +33,8 @@ struct YarnConfig {
   double beta_fast = 32;                // rope_scaling.beta_fast [32]
   double beta_slow = 1;                 // rope_scaling.beta_slow [1]
   std::int64_t original_positions = 0;  // rope_scaling.original_max_position_embeddings [65536]; 0 = no YaRN
+
+  bool operator==(const YarnConfig&) const = default;
 };
 
 /// Hashed n-gram tables (architecture.md 7). No layers: the model has none.
@@ -37,6 +49,8 @@ struct EngramConfig {
   std::int64_t compressed_vocab = 0;  // engram_compressed_vocab_size [99092]
 
   std::int64_t columns() const { return static_cast<std::int64_t>(max_ngram - 1) * heads; }  ///< rows read per token
+
+  bool operator==(const EngramConfig&) const = default;
 };
 
 /// DSpark draft stages (dspark.md 1). No stages: the checkpoint carries no drafter.
@@ -48,6 +62,20 @@ struct DraftConfig {
   std::int64_t markov_rank = 0;          // dspark_markov_rank [256]
   std::int64_t experts = 0;              // dspark_n_routed_experts [128]
   std::int64_t topk = 0;                 // dspark_num_experts_per_tok [3]
+
+  bool operator==(const DraftConfig&) const = default;
+};
+
+/// What the shapes of the vision tower and its aligner follow from (checkpoint.md 2.2, 6). The text model does not read it; the list of
+/// tensors does. No layers: the checkpoint has no tower, or its config.json does not say all of this.
+struct VisionConfig {
+  std::int64_t layers = 0;      // vision_config.num_hidden_layers [32]
+  std::int64_t dim = 0;         // vision_config.hidden_size [1024]
+  std::int64_t ff = 0;          // vision_config.intermediate_size [2816]
+  std::int64_t patch = 0;       // vision_config.patch_size [14]
+  std::int64_t downsample = 0;  // vision_config.downsample_ratio [3]
+
+  bool operator==(const VisionConfig&) const = default;
 };
 
 struct ModelConfig {
@@ -102,9 +130,12 @@ struct ModelConfig {
 
   EngramConfig engram;
   DraftConfig draft;
+  VisionConfig vision;
 
   /// Rows of a seam's projection: pre, post and comb logits.
   std::int64_t mix_rows() const { return (2 + hc) * hc; }
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 }  // namespace dsv41

@@ -261,6 +261,16 @@ inline void check_draft(const ModelConfig& c) {
   range("dspark_num_experts_per_tok", d.topk, 1, d.experts);
 }
 
+inline void check_vision(const ModelConfig& c) {
+  const VisionConfig& v = c.vision;
+  range("vision_config.num_hidden_layers", v.layers, 0, kMaxLayers);
+  if (v.layers == 0) return;
+  dimension("vision_config.hidden_size", v.dim);
+  dimension("vision_config.intermediate_size", v.ff);
+  range("vision_config.patch_size", v.patch, 1, 1024);
+  range("vision_config.downsample_ratio", v.downsample, 1, 1024);
+}
+
 }  // namespace config_rules
 
 /// Refuses a config that no schedule or buffer can be derived from. A config without kv sources (window layers only) is
@@ -276,6 +286,7 @@ inline void validate(const ModelConfig& c) {
   config_rules::check_indexer(c);
   config_rules::check_engram(c);
   config_rules::check_draft(c);
+  config_rules::check_vision(c);
 }
 
 }  // namespace dsv41

@@ -7,6 +7,11 @@
 #include <cstdint>
 #include <string_view>
 
+// Those flags drop checks for NaN and let subnormals vanish (case B41).
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "dsv41 needs IEEE arithmetic: compile without -ffast-math and -ffinite-math-only"
+#endif
+
 namespace dsv41 {
 
 enum class Numeric : std::uint8_t {

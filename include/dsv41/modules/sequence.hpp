@@ -26,6 +26,8 @@ struct SequenceState {
   std::vector<Out<float, 2>> rings;     // per layer [window + max_rows - 1, head_dim]; position p in slot p % slots
   std::vector<SourceCache> sources;     // per kv source
   Out<std::int32_t, 1> engram_history;  // [max_ngram - 1] compressed ids, oldest first, -1 = dead or before the start
+  std::vector<Out<float, 3>>
+      convolution_rings;  // per Engram layer [slots, hc, dim]; none without the paper's convolution
 };
 
 /// Consecutive rows of a step that belong to one sequence, at consecutive positions.

@@ -64,6 +64,12 @@ struct EngramWeights {
   Matrix k_weight;  // [hc, dim]                                      engram.k_weight
 };
 
+/// The convolution behind an Engram gate: the paper's, in no released checkpoint (modules/engram/convolution.hpp).
+struct EngramConvolutionWeights {
+  Matrix norm;    // [hc, dim]
+  Matrix kernel;  // [hc * dim, lags]  row j * dim + c: channel c of stream j, oldest first
+};
+
 /// One backbone layer or draft stage.
 struct LayerWeights {
   EngramWeights engram;  // empty unless the config lists the layer
@@ -82,6 +88,15 @@ struct DraftWeights {
   Matrix markov_embed;               // [vocab, markov_rank]  mtp.LAST.markov_head.embed
   Matrix markov_head;                // [vocab, markov_rank]  mtp.LAST.markov_head.head
   Matrix confidence;                 // [1, dim + markov_rank]  mtp.LAST.confidence_head.proj; may be empty
+};
+
+/// A single-token draft head of DeepSeek-V3's kind, in no V4.1 checkpoint (modules/mtp.hpp). Names as its checkpoint's layer 61.
+struct MtpWeights {
+  In<float, 1> embedding_norm;  // [dim]           enorm.weight
+  In<float, 1> hidden_norm;     // [dim]           hnorm.weight
+  Matrix proj;                  // [dim, 2 * dim]  eh_proj.weight
+  In<float, 1> norm;            // [dim]           shared_head.norm.weight
+  Matrix head;                  // [vocab, dim]    shared_head.head.weight: the model's own head
 };
 
 struct ModelWeights {

@@ -40,17 +40,17 @@ DSV41_HD inline void mhc_logits(const float* z, std::int64_t flat, double norm_e
 }
 
 /// mix = [pre (hc) | post (hc) | comb (hc x hc, comb[from][to])] from logits m [(2 + hc) * hc], base likewise, scale [3].
-/// mix may be m.
+/// Unconstrained, comb is its logits scale[2] * m + base as they are. mix may be m.
 DSV41_HD inline void mhc_coefficients(const float* m, const float* base, const float* scale, std::int64_t hc,
-                                      std::int32_t iters, float eps, float* mix) {
+                                      std::int32_t iters, float eps, float* mix, bool constrained = true) {
   for (std::int64_t i = 0; i < hc; ++i) mix[i] = sigmoid(m[i] * scale[0] + base[i]) + eps;
   for (std::int64_t i = hc; i < 2 * hc; ++i) mix[i] = 2.0f * sigmoid(m[i] * scale[1] + base[i]);
   for (std::int64_t from = 0; from < hc; ++from) {
     const std::int64_t row = 2 * hc + from * hc;
     for (std::int64_t k = row; k < row + hc; ++k) mix[k] = m[k] * scale[2] + base[k];
-    softmax(mix + row, hc);
+    if (constrained) softmax(mix + row, hc);
   }
-  sinkhorn(mix + 2 * hc, hc, iters, eps);
+  if (constrained) sinkhorn(mix + 2 * hc, hc, iters, eps);
 }
 
 /// One channel: h'_to = post_to * y + sum over from of comb[from * hc + to] * h_from, in this order, each a double sum of exact products,

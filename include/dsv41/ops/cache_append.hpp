@@ -30,6 +30,7 @@ struct CacheAppend {
   Numeric numeric = Numeric::exact;
 
   void check() const {
+    expect_unit_stride(name, "rows", rows);
     expect(name, "cache", cache, {cache.extent(0), rows.extent(1)});
     expect_at_least(name, "cache", cache, {rows.extent(0), rows.extent(1)});
     expect(name, 2 * frequencies.extent(0) <= rows.extent(1), "frequencies", "at most half the width",

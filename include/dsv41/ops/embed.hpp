@@ -13,7 +13,7 @@ namespace dsv41::ops {
 ///
 /// Shapes:  ids [tokens] i32 in [0, vocab); table [vocab, dim]; streams [tokens, hc, dim]; mix [tokens, (2 + hc) * hc].
 ///          image_rows [n, dim]: replaces the embeddings of the first n tokens whose `image` byte is not zero, in order; may be empty.
-/// Rules:   values are copied; only the `pre` part of mix is written.
+/// Rules:   values are copied; only the `pre` part of mix is written. An id outside the table is an error at sync().
 /// Match:   exact.
 /// Source:  architecture.md 2 and 7 (image spans).
 struct Embed {

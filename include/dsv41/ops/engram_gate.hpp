@@ -32,6 +32,7 @@ struct EngramGate {
 
   void check() const {
     const std::int64_t tokens = streams.extent(0), hc = streams.extent(1), dim = streams.extent(2);
+    expect_unit_stride(name, "streams", streams);
     expect(name, "keys_value", keys_value, {tokens, (hc + 1) * dim});
     expect(name, "q_weight", q_weight, hc, dim);
     expect(name, "k_weight", k_weight, hc, dim);

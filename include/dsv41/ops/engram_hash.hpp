@@ -16,6 +16,7 @@ namespace dsv41::ops {
 /// Shapes:  ids [tokens] i32; image [tokens] u8 (not zero: a dead token); token_map [vocab] i32; history [max_ngram - 1] i32, oldest
 ///          first, -1 = dead or before the start, updated; table_rows [layers, tokens, columns] i64.
 /// Rules:   architecture.md 7: a look-back stops at the start and at a dead token; it and everything older hash as `pad`. 64 bits.
+///          An id outside the map is an error at sync().
 /// Match:   exact.
 /// Source:  architecture.md 7, checkpoint.md 4.5.
 struct EngramHash {

@@ -26,6 +26,7 @@ enum class CandidateUse : std::uint8_t {
 /// Rules:   keeps min(topk, visible) entries: larger score first, then the lower index; NaN never. ids and blocks are ascending.
 ///          A block scores its largest visible entry; the block of the newest visible entry is always kept, before any other and
 ///          whatever they score; blocks without a visible entry never are. Fewer than topk entries inside the blocks: only those.
+///          A block id without visible entries, negative ones included, gives none.
 ///          Deployed: w, each q.k, each weighted term and the sum are rounded to bfloat16.
 /// Match:   ids and blocks exact where scores are not tied in their last bits.
 /// Cost:    tokens * visible * heads * width multiply-adds (limited: candidate entries only); no allocation.
@@ -50,6 +51,7 @@ struct IndexSelect {
 
   void check() const {
     const std::int64_t tokens = q.extent(0), visible = (first_position + tokens) / ratio;
+    expect_unit_stride(name, "q", q);
     expect(name, "weights", weights, {tokens, q.extent(1)});
     expect(name, "keys", keys, {keys.extent(0), q.extent(2)});
     expect_at_least(name, "keys", keys, {visible, q.extent(2)});

@@ -17,6 +17,8 @@ struct MhcRules {
   std::int32_t iters = 0;  ///< Sinkhorn iterations, the first a column pass
   float hc_eps = 0;
   double norm_eps = 0;
+  bool constrained =
+      true;  ///< false: comb is its logits, neither softmax nor Sinkhorn (unconstrained hyper-connections)
 };
 
 /// h'_to = post_to * y + sum over from of comb[from][to] * h_from.
@@ -56,6 +58,7 @@ struct MhcCoefficients {
   void check() const {
     const std::int64_t tokens = streams.extent(0), hc = streams.extent(1), rows = (2 + hc) * hc;
     expect(name, hc >= 1 && hc <= kMaxStreams, "streams", "1 to 8 streams", hc);
+    if (!streams.dense()) shape_error(name, "streams", "dense", "strided");
     expect(name, "fn", fn, rows, hc * streams.extent(2));
     expect(name, "base", base, {rows});
     expect(name, "scale", scale, {3});

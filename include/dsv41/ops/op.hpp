@@ -11,9 +11,11 @@
 #include "dsv41/ops/cache_append.hpp"
 #include "dsv41/ops/compress.hpp"
 #include "dsv41/ops/embed.hpp"
+#include "dsv41/ops/engram_convolution.hpp"
 #include "dsv41/ops/engram_gate.hpp"
 #include "dsv41/ops/engram_gather.hpp"
 #include "dsv41/ops/engram_hash.hpp"
+#include "dsv41/ops/hash_route.hpp"
 #include "dsv41/ops/index_select.hpp"
 #include "dsv41/ops/linear.hpp"
 #include "dsv41/ops/mhc.hpp"
@@ -29,9 +31,9 @@ template <class... Ops>
 struct List {};
 
 /// Every op of the interface.
-using All =
-    List<Embed, EngramHash, EngramGather, EngramGate, MhcSeam, MhcExpand, MhcCoefficients, MhcCollapse, StreamMean,
-         Linear, RmsNorm, Rope, CacheAppend, Compress, IndexSelect, SparseAttention, TopkRoute, SwigluExperts>;
+using All = List<Embed, EngramHash, EngramGather, EngramGate, EngramConvolution, MhcSeam, MhcExpand, MhcCoefficients,
+                 MhcCollapse, StreamMean, Linear, RmsNorm, Rope, CacheAppend, Compress, IndexSelect, SparseAttention,
+                 TopkRoute, HashRoute, SwigluExperts>;
 
 // clang-format off (version 14 does not know requirements)
 

@@ -25,6 +25,7 @@ struct RmsNorm {
   Numeric numeric = Numeric::exact;
 
   void check() const {
+    expect_unit_stride(name, "x", x);
     expect(name, "weight", weight, {x.extent(1)});
     expect(name, "y", y, x.extents());
   }

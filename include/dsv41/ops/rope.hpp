@@ -28,6 +28,7 @@ struct Rope {
   Numeric numeric = Numeric::exact;
 
   void check() const {
+    expect_unit_stride(name, "x", x);
     expect(name, "positions", positions, {x.extent(0)});
     expect(name, 2 * frequencies.extent(0) <= x.extent(2), "frequencies", "at most half the width",
            frequencies.extent(0));

@@ -29,9 +29,17 @@ std::string extents_text(const Range& extents) {
   return text + "]";
 }
 
+/// Ops read rows by pointer: the elements of the last dimension follow each other (view.hpp).
+template <class T, std::size_t Rank>
+void expect_unit_stride(std::string_view op, std::string_view field, const View<T, Rank>& view) {
+  if (view.extent(Rank - 1) > 1 && view.stride(Rank - 1) != 1)
+    shape_error(op, field, "1", "of inner stride " + std::to_string(view.stride(Rank - 1)));
+}
+
 template <class T, std::size_t Rank>
 void expect(std::string_view op, std::string_view field, const View<T, Rank>& view,
             const std::array<std::int64_t, Rank>& want) {
+  expect_unit_stride(op, field, view);
   if (view.extents() != want) shape_error(op, field, extents_text(want), extents_text(view.extents()));
 }
 
@@ -39,6 +47,7 @@ void expect(std::string_view op, std::string_view field, const View<T, Rank>& vi
 template <class T, std::size_t Rank>
 void expect_at_least(std::string_view op, std::string_view field, const View<T, Rank>& view,
                      const std::array<std::int64_t, Rank>& least) {
+  expect_unit_stride(op, field, view);
   for (std::size_t i = 0; i < Rank; ++i) {
     if (view.extent(i) < least[i])
       shape_error(op, field, "at least " + extents_text(least), extents_text(view.extents()));

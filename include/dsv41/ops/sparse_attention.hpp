@@ -18,8 +18,9 @@ namespace dsv41::ops {
 ///          empty: window only); sink [heads] f32.
 /// Layout:  unit inner stride; out may not alias q, ring or entries.
 /// Rules:   slots of a query: 0.. the window rows, oldest first; `window`.. the entries. Every 64 slots share a running maximum;
-///          logits and denominator float32, in slot order. Deployed: each probability is rounded to bfloat16 for the product with
-///          the values, not in the denominator; the result is rounded to bfloat16.
+///          logits and denominator float32, in slot order. An id outside [0, capacity) leaves its slot empty; a count beyond topk
+///          is an error at sync(). Deployed: each probability is rounded to bfloat16 for the product with the values, not in the
+///          denominator; the result is rounded to bfloat16.
 /// Match:   norm<1e-5>.
 /// Source:  architecture.md 3 and 9.
 struct SparseAttention {
@@ -37,6 +38,7 @@ struct SparseAttention {
 
   void check() const {
     const std::int64_t tokens = q.extent(0), width = q.extent(2);
+    expect_unit_stride(name, "q", q);
     expect(name, "ring", ring, {ring.extent(0), width});
     expect_at_least(name, "ring", ring, {window + tokens - 1, width});
     expect(name, "sink", sink, {q.extent(1)});

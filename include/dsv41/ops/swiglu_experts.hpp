@@ -14,8 +14,8 @@ namespace dsv41::ops {
 /// y = sum over chosen experts e of w2_e(weight * silu(min(w1_e x, L)) * clamp(w3_e x, -L, L)), plus the shared expert with weight 1.
 ///
 /// Shapes:  x, y [tokens, dim] f32; ids [tokens, topk] i32; weights [tokens, topk] f32; experts: one per id; shared: w1 empty = none.
-/// Rules:   routed outputs are summed in float32 in ascending expert id, the shared expert last. An id of -1 is an
-///          empty slot; a row names no expert twice.
+/// Rules:   routed outputs are summed in float32 in ascending expert id, the shared expert last. A negative id is an
+///          empty slot, one without an expert an error at sync(); a row names no expert twice.
 ///          Deployed: products as Linear (hidden); weight * silu * up is rounded once, before w2; each expert's output is rounded,
 ///          and the whole sum once.
 /// Match:   norm<1e-6>.
@@ -34,6 +34,7 @@ struct SwigluExperts {
 
   void check() const {
     const std::int64_t tokens = x.extent(0), dim = x.extent(1);
+    expect_unit_stride(name, "x", x);
     expect(name, "ids", ids, {tokens, ids.extent(1)});
     expect(name, "weights", weights, ids.extents());
     expect(name, "y", y, {tokens, dim});

@@ -21,7 +21,7 @@ inline void run(const ops::Embed& op) {
     } else {
       numerics::decode_row(op.table, op.ids[t], 0, dim, first);
     }
-    for (std::int64_t j = 1; j < hc; ++j) std::copy_n(first, dim, first + j * dim);
+    for (std::int64_t j = 1; j < hc; ++j) std::copy_n(first, dim, op.streams.row(t).row(j).data());
     for (std::int64_t j = 0; j < hc; ++j) op.mix(t, j) = j == 0 ? 1.0f : 0.0f;
   }
 }

@@ -46,7 +46,7 @@ inline void run(const ops::IndexSelect& op) {
     const auto score = [scores](std::int32_t e) { return scores[e]; };
     op.counts[t] = keep_best(op.ids.row(t), score, [&](auto& best) {
       auto offer_range = [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t e = first; e < std::min(last, visible); ++e) {
+        for (std::int64_t e = std::max<std::int64_t>(first, 0); e < std::min(last, visible); ++e) {
           scores[e] = numerics::index_score(op.numeric, q.data(), q.extent(0), q.stride(0), op.keys.row(e).data(),
                                             q.extent(1), op.weights.row(t).data(), op.weight_scale);
           best.offer(static_cast<std::int32_t>(e));

@@ -39,7 +39,8 @@ inline void run(const ops::MhcCoefficients& op) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     float* const m = op.mix.row(t).data();
     numerics::mhc_logits(z.row(t).data(), flat, op.rules.norm_eps, op.mix.extent(1), m);
-    numerics::mhc_coefficients(m, op.base.data(), op.scale.data(), hc, op.rules.iters, op.rules.hc_eps, m);
+    numerics::mhc_coefficients(m, op.base.data(), op.scale.data(), hc, op.rules.iters, op.rules.hc_eps, m,
+                               op.rules.constrained);
   }
 }
 

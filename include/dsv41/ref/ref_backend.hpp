@@ -18,9 +18,12 @@
 #include "dsv41/ref/cache_append.hpp"
 #include "dsv41/ref/compress.hpp"
 #include "dsv41/ref/embed.hpp"
+#include "dsv41/ref/engram_convolution.hpp"
 #include "dsv41/ref/engram_gate.hpp"
 #include "dsv41/ref/engram_gather.hpp"
 #include "dsv41/ref/engram_hash.hpp"
+#include "dsv41/ref/hash_route.hpp"
+#include "dsv41/ref/index_fault.hpp"
 #include "dsv41/ref/index_select.hpp"
 #include "dsv41/ref/linear.hpp"
 #include "dsv41/ref/mhc.hpp"
@@ -34,10 +37,16 @@ namespace dsv41 {
 
 class RefBackend {
  public:
-  /// Runs the op at once. An op that needs more workspace than prepare() foresaw grows it; should that fail, the op is skipped and
-  /// sync() throws.
+  /// Runs the op at once. An op that needs more workspace than prepare() foresaw grows it. Should that fail, or should an op hold an
+  /// index that leads outside what it indexes, the op is skipped and sync() throws.
   template <class Op>
   void run(const Op& op) noexcept {
+    if constexpr (requires { ref::index_fault(op); }) {
+      if (const ref::IndexFault fault = ref::index_fault(op)) {
+        if (!fault_) fault_ = fault;
+        return;
+      }
+    }
     if constexpr (requires { ref::workspace_floats(op); }) {
       if (grow(ref::workspace_floats(op))) ref::run(op, workspace_.data());
     } else {
@@ -70,6 +79,13 @@ class RefBackend {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
   void sync() {
+    if (fault_) {
+      const ref::IndexFault f = std::exchange(fault_, ref::IndexFault{});
+      throw Error(Errc::invalid_argument, std::string(f.op) + ": " + std::string(f.field) + " holds " +
+                                              std::to_string(f.got) + ", expected at least " +
+                                              std::to_string(std::max<std::int64_t>(f.first, -1)) + " and less than " +
+                                              std::to_string(f.end));
+    }
     if (lost_floats_ == 0) return;
     const std::size_t floats = std::exchange(lost_floats_, 0);
     throw Error(Errc::out_of_memory, "ref: cannot allocate a workspace of " + std::to_string(floats) + " floats");
@@ -90,6 +106,7 @@ class RefBackend {
 
   std::vector<float> workspace_;
   std::size_t lost_floats_ = 0;
+  ref::IndexFault fault_;
 };
 
 static_assert(ops::Backend<RefBackend>);

@@ -35,7 +35,10 @@ inline void attend_head(const ops::SparseAttention& op, std::int64_t t, std::int
   };
   for (std::int64_t s = 0; s < window_rows; ++s)
     visit(s, op.ring.row((p - window_rows + 1 + s) % op.ring.extent(0)).data());
-  for (std::int64_t s = 0; s < selected; ++s) visit(op.window + s, op.entries.row(op.ids(t, s)).data());
+  for (std::int64_t s = 0; s < selected; ++s) {
+    const std::int64_t id = op.ids(t, s);
+    if (id >= 0 && id < op.entries.extent(0)) visit(op.window + s, op.entries.row(id).data());
+  }
   add_block();
   numerics::attention_finish(op.numeric, softmax.denominator(op.sink[h]), width, out);
 }

@@ -17,7 +17,7 @@ inline void run(const ops::TopkRoute& op) {
     std::int32_t* const ids = op.ids.row(t).data();
     const In<float, 1> bias = op.image[t] != 0 ? op.bias_vl : op.bias;
     numerics::route_scores(op.score, op.gate_temp, scores, experts);
-    numerics::route_choose(scores, bias.data(), experts, topk, ids);
+    numerics::route_choose(scores, bias.data(), experts, topk, ids, op.groups, op.topk_groups);
     numerics::route_weights(scores, ids, topk, op.normalise, op.scale, op.weights.row(t).data());
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Opens a model folder in the released layout: config.json (composite or flat form), model*.safetensors (one file or shards with an
-// index). Everything is checked before anything is used; the tensors' bytes stay in the files (memory-mapped, never copied whole).
+// index). Everything is checked before anything is used; the tensors' bytes stay in the files (memory-mapped) unless asked otherwise.
 // Source: checkpoint.md 1 and 2.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "dsv41/core/config.hpp"
 #include "dsv41/modules/weights.hpp"
+#include "dsv41/runtime/safetensors.hpp"
 
 namespace dsv41::runtime {
 
@@ -21,8 +22,9 @@ class Checkpoint {
   ///
   /// Errors:  io (missing, unreadable, truncated), format (malformed JSON, header or index; wrong dtype, shape, count; NaN scale),
   ///          unsupported (a key or value outside the specification), out_of_memory. Messages name the file and the tensor or key.
-  /// Cost:    reads headers, scales and small vectors; maps the rest.
-  static Checkpoint open(const std::filesystem::path& folder);
+  /// Cost:    reads headers, scales and small vectors; maps the rest. Access::read copies the files into memory instead: for file
+  ///          systems that map badly, or whose files somebody may shorten while they are open (a mapping then faults).
+  static Checkpoint open(const std::filesystem::path& folder, Access access = Access::map);
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

@@ -40,6 +40,7 @@ class Engine {
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
 
+  /// Errors: out_of_memory.
   Session open_session();
 
   const ModelConfig& config() const noexcept;

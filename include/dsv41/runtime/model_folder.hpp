@@ -13,6 +13,12 @@
 
 namespace dsv41::runtime {
 
+struct FolderOptions {
+  Access access = Access::map;  ///< of the weights' files
+  /// What text::compressed_map_digest must give for the token map; absent: not checked.
+  std::optional<std::uint64_t> map_digest;
+};
+
 struct ModelFolder {
   Checkpoint checkpoint;
   std::optional<text::Tokenizer> tokenizer;  ///< absent when the folder has no tokenizer.json and no layer needs one
@@ -21,8 +27,9 @@ struct ModelFolder {
   /// Opens config.json, the weights and tokenizer.json.
   ///
   /// Errors: what Checkpoint::open and Tokenizer::from_file throw; io when Engram layers need a tokenizer.json that is not there;
-  ///         format when the tokenizer has more tokens than the config's vocabulary, or fewer and Engram layers hash them.
-  static ModelFolder open(const std::filesystem::path& folder);
+  ///         format when the tokenizer has more tokens than the config's vocabulary, or fewer and Engram layers hash them, or its map
+  ///         has another digest than options.map_digest: a tokenizer of equal sizes may still number other texts.
+  static ModelFolder open(const std::filesystem::path& folder, const FolderOptions& options = {});
 };
 
 }  // namespace dsv41::runtime

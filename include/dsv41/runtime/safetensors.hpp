@@ -87,6 +87,14 @@ class SafetensorsFile {
   std::unique_ptr<Impl> impl_;
 };
 
+/// The header of a file that holds these tensors in this order, end to end: {name: {dtype, shape, data_offsets}}, compact,
+/// padded with spaces to a multiple of 8, as the release has it. The eight bytes of its length are not part of it. Of the
+/// tensors, name, dtype, shape and bytes are read.
+///
+/// Errors:  invalid_argument (unknown dtype, bytes that are not shape times dtype, a name twice or not UTF-8, a header or
+///          payload beyond the format's limits).
+std::string safetensors_header(std::span<const TensorInfo> tensors);
+
 /// What write_safetensors stores under one name.
 struct TensorSource {
   std::string name;
@@ -95,10 +103,10 @@ struct TensorSource {
   std::span<const std::byte> data;
 };
 
-/// Writes the tensors in the given order: compact header padded with spaces to a multiple of 8, as the release has it.
-/// Writes to a temporary beside the target and renames it, so the target is whole or untouched.
+/// Writes the tensors in the given order, behind their safetensors_header. Writes to a temporary beside the target and
+/// renames it, so the target is whole or untouched.
 ///
-/// Errors:  invalid_argument (unknown dtype, bytes that are not shape times dtype, a name twice or not UTF-8), io.
+/// Errors:  those of safetensors_header; io.
 /// Cost:    streams; no copy of the tensors.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors);
 

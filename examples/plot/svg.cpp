@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+#include "svg.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace dsv41::plot {
+namespace {
+
+constexpr double kWidth = 720, kHeight = 420, kLeft = 80, kRight = 20, kTop = 44, kBottom = 56;
+// Okabe and Ito's colours: told apart by colour-blind readers too.
+constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+
+std::string number(double v, const char* format) {
+  char text[40];
+  std::snprintf(text, sizeof text, format, v);
+  return text;
+}
+
+std::string pixel(double v) {
+  return number(v, "%.1f");
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+/// One direction of the chart: values to pixels, and where its grid lines stand.
+struct Axis {
+  bool log = false;
+  double low = HUGE_VAL, high = -HUGE_VAL;  // of the scaled values
+  double start = 0, length = 0;             // pixels; length < 0 where the axis points up
+
+  double scaled(double v) const { return log ? std::log10(v) : v; }
+  bool shows(double v) const { return std::isfinite(v) && (!log || v > 0); }
+  double at(double v) const { return start + (scaled(v) - low) / (high - low) * length; }
+
+  void cover(double v) {
+    low = std::min(low, scaled(v));
+    high = std::max(high, scaled(v));
+  }
+
+  /// Widens the range to whole steps and returns the values of the grid lines: powers of ten, or steps of 1, 2 or 5 of them.
+  std::vector<double> ticks() {
+    if (low > high) low = 0, high = 1;
+    if (high - low < 1e-12) low -= 0.5, high += 0.5;
+    const double raw = (high - low) / 6, power = std::pow(10, std::floor(std::log10(raw)));
+    double step = raw <= power ? power : raw <= 2 * power ? 2 * power : raw <= 5 * power ? 5 * power : 10 * power;
+    if (log) step = std::max(1.0, std::ceil(step));
+    low = std::floor(low / step) * step;
+    high = std::ceil(high / step) * step;
+    std::vector<double> out;
+    for (double v = low; v < high + step / 2; v += step)
+      out.push_back(log ? std::pow(10, v) : std::fabs(v) < step / 1e6 ? 0 : v);
+    return out;
+  }
+};
+
+std::string line(double x1, double y1, double x2, double y2, const char* style) {
+  return "<line x1=\"" + pixel(x1) + "\" y1=\"" + pixel(y1) + "\" x2=\"" + pixel(x2) + "\" y2=\"" + pixel(y2) + "\" " +
+         style + "/>\n";
+}
+
+std::string text(double x, double y, const char* style, const std::string& content) {
+  return "<text x=\"" + pixel(x) + "\" y=\"" + pixel(y) + "\" " + style + ">" + escaped(content) + "</text>\n";
+}
+
+}  // namespace
+
+std::string svg(const Chart& chart) {
+  Axis x{.log = chart.log_x, .start = kLeft, .length = kWidth - kLeft - kRight};
+  Axis y{.log = chart.log_y, .start = kHeight - kBottom, .length = kTop + kBottom - kHeight};
+  const auto each_point = [&](const Series& s, auto&& use) {
+    for (std::size_t i = 0; i < std::min(s.x.size(), s.y.size()); ++i) {
+      if (x.shows(s.x[i]) && y.shows(s.y[i])) use(s.x[i], s.y[i]);
+    }
+  };
+  for (const Series& s : chart.series) {
+    each_point(s, [&](double px, double py) { x.cover(px), y.cover(py); });
+  }
+
+  std::string out =
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 420\" font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<rect width=\"720\" height=\"420\" fill=\"#ffffff\"/>\n";
+  out += text(kLeft, 24, "font-size=\"15\" font-weight=\"bold\"", chart.title);
+  const double right = kWidth - kRight, bottom = kHeight - kBottom;
+  for (const double v : x.ticks()) {
+    out += line(x.at(v), kTop, x.at(v), bottom, "stroke=\"#dddddd\"");
+    out += text(x.at(v), bottom + 18, "text-anchor=\"middle\"", number(v, "%.6g"));
+  }
+  for (const double v : y.ticks()) {
+    out += line(kLeft, y.at(v), right, y.at(v), "stroke=\"#dddddd\"");
+    out += text(kLeft - 6, y.at(v) + 4, "text-anchor=\"end\"", number(v, "%.6g"));
+  }
+  out +=
+      line(kLeft, bottom, right, bottom, "stroke=\"#333333\"") + line(kLeft, kTop, kLeft, bottom, "stroke=\"#333333\"");
+  out += text((kLeft + right) / 2, kHeight - 14, "text-anchor=\"middle\"", chart.x_label);
+  out += text(0, 0, "text-anchor=\"middle\" transform=\"translate(18 210) rotate(-90)\"", chart.y_label);
+
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    const std::string colour = kColours[i % kColours.size()];
+    std::string points;
+    each_point(chart.series[i], [&](double px, double py) { points += pixel(x.at(px)) + "," + pixel(y.at(py)) + " "; });
+    out += "<polyline fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"2\" points=\"" + points + "\"/>\n";
+    const double row = kTop + 14 + 18 * static_cast<double>(i);
+    out += "<rect x=\"" + pixel(kLeft + 10) + "\" y=\"" + pixel(row - 8) + "\" width=\"16\" height=\"4\" fill=\"" +
+           colour + "\"/>\n";
+    out += text(kLeft + 32, row - 1, "", chart.series[i].label);
+  }
+  return out + "</svg>\n";
+}
+
+}  // namespace dsv41::plot
