@@ -28,5 +28,5 @@ int main() {
   if (!route_one_token(logits, ids, weights)) return 1;
   std::cout << "experts " << ids[0] << " (" << weights[0] << ") and " << ids[1] << " (" << weights[1] << ")\n";
   // The bias lifts expert 5 above expert 1; its weight is still that of its own, smaller score.
-  return ids[0] == 5 && ids[1] == 1 && weights[0] < weights[1] ? 0 : 1;
+  return std::cout.flush() && ids[0] == 5 && ids[1] == 1 && weights[0] < weights[1] ? 0 : 1;
 }

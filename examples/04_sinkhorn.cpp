@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
       chart.series[constrained].y.push_back(gain);
     }
   }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return 2;
   if (argc > 1 && !(std::ofstream(argv[1]) << svg(chart)).flush()) return 2;
   const auto &free = chart.series[0].y, &bound = chart.series[1].y;
   return free.back() > 1e6 && *std::max_element(bound.begin(), bound.end()) <= 1 + 1e-5 ? 0 : 1;

@@ -15,6 +15,10 @@ model
   --backend ref          ref: the CPU reference (default)
   --numeric CLASS        exact (default): float32; deployed: the released model's own roundings
   --threads N            at least 1; ref runs on one whatever N is
+  --prefill MODE         full (default): every prompt token through every layer; exact: only what later
+                         tokens depend on, the same result; replay: the last window of a prompt through
+                         the layers behind the last kv source, an approximation
+  --chunk N              tokens of a step at most (default 256); changes no result
 
 prompt, one of
   --prompt TEXT          encoded as it stands; added tokens that it spells out become those tokens
@@ -41,7 +45,7 @@ tokens
 results
   --perplexity FILE      no text: bits per byte of FILE, in windows of max_position_embeddings tokens
   --logits-out FILE      safetensors: logits of every token fed or produced, and the tokens
-  --stats FILE           JSON: counts, seconds, numeric class, backend
+  --stats FILE           JSON: counts, seconds, numeric class, backend, rows that each layer ran
   --quiet                no progress and no summary (they appear only on a terminal)
   --help                 this text
 

@@ -57,6 +57,13 @@ dsv41::Numeric numeric(Text name, Text value) {
   refuse(std::string(name) + ": expected exact or deployed, got " + quoted(value));
 }
 
+dsv41::Prefill prefill(Text name, Text value) {
+  for (dsv41::Prefill p : {dsv41::Prefill::full, dsv41::Prefill::exact, dsv41::Prefill::replay}) {
+    if (value == dsv41::prefill_name(p)) return p;
+  }
+  refuse(std::string(name) + ": expected full, exact or replay, got " + quoted(value));
+}
+
 std::string backend(Text name, Text value) {
   if (value != "ref") refuse(std::string(name) + ": expected ref, got " + quoted(value));
   return std::string(value);
@@ -96,6 +103,8 @@ const Row kRows[] = {
     {"--backend", true, [](Options& o, Text n, Text v) { o.backend = backend(n, v); }},
     {"--numeric", true, [](Options& o, Text n, Text v) { o.numeric = numeric(n, v); }},
     {"--threads", true, [](Options& o, Text n, Text v) { o.threads = integer<std::int64_t>(n, v, 1, 4096); }},
+    {"--prefill", true, [](Options& o, Text n, Text v) { o.prefill = prefill(n, v); }},
+    {"--chunk", true, [](Options& o, Text n, Text v) { o.chunk = integer<std::int64_t>(n, v, 1, kMostTokens); }},
     {"--perplexity", true, [](Options& o, Text n, Text v) { o.perplexity = some_text(n, v, "a file"); }},
     {"--logits-out", true, [](Options& o, Text n, Text v) { o.logits_out = some_text(n, v, "a file"); }},
     {"--stats", true, [](Options& o, Text n, Text v) { o.stats = some_text(n, v, "a file"); }},
@@ -135,6 +144,11 @@ void check_combination(const Options& o, const Given& given) {
            "--temperature", "--top-k", "--top-p", "--min-p", "--seed"});
   for (Text name : {"--system", "--thinking", "--effort"}) demand(given, name, "--chat");
   demand(given, "--effort", "--thinking");
+  for (Text name : {"--logits-out", "--perplexity"}) {
+    if (o.prefill == dsv41::Prefill::full || !given.contains(name)) continue;
+    refuse(std::string(name) + ": needs the logits of every token, and --prefill " +
+           std::string(dsv41::prefill_name(o.prefill)) + " skips rows; expected --prefill full");
+  }
   if (o.chat && !o.prompt && !o.prompt_file) {
     if (o.logits_out) refuse("--logits-out: with --chat it needs --prompt or --prompt-file");
     if (o.max_tokens == 0) refuse("--max-tokens: a conversation needs at least 1, got '0'");

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dsv41/core/numeric.hpp"
+#include "dsv41/model/prefill.hpp"
 #include "dsv41/runtime/sampler.hpp"
 
 namespace generate {
@@ -36,6 +37,8 @@ struct Options {
   std::string backend = "ref";
   dsv41::Numeric numeric = dsv41::Numeric::exact;
   std::int64_t threads = 1;
+  dsv41::Prefill prefill = dsv41::Prefill::full;
+  std::int64_t chunk = 256;  ///< tokens of a step at most
 
   std::optional<std::string> perplexity;
   std::optional<std::string> logits_out;

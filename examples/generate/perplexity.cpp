@@ -68,7 +68,9 @@ Perplexity perplexity(const dsv41::runtime::ModelFolder& folder, const Options& 
   if (out.tokens + lead < 2) refuse(source + ": has 1 token, expected at least 2 (or --bos)");
   if (length < 2) refuse(source + ": max_position_embeddings is 1, expected at least 2: a window's first is free");
   const double opening = now();
-  Engine engine(folder, {.backend = options.backend, .numeric = options.numeric, .max_context = length});
+  Engine engine(
+      folder,
+      {.backend = options.backend, .numeric = options.numeric, .max_context = length, .max_rows = options.chunk});
   Session session = engine.open_session();
   const auto chunk = static_cast<std::size_t>(std::min(engine.options().max_rows, length));
   const double start = now();

@@ -21,6 +21,11 @@ class Object {
   Object& add(std::string_view key, std::string_view value) { return raw(key, json_string(value)); }
   Object& add(std::string_view key, std::int64_t value) { return raw(key, std::to_string(value)); }
   Object& add(std::string_view key, std::uint64_t value) { return raw(key, std::to_string(value)); }
+  Object& add(std::string_view key, const std::vector<std::int64_t>& values) {
+    std::string list;
+    for (const std::int64_t value : values) list += (list.empty() ? "" : ", ") + std::to_string(value);
+    return raw(key, "[" + list + "]");
+  }
   Object& add(std::string_view key, double value) { return raw(key, std::isfinite(value) ? fixed(value, 6) : "null"); }
   std::string text() const { return text_ + "\n}\n"; }
 
@@ -35,7 +40,7 @@ class Object {
 Object common(const std::string& model, const Options& options, const Figures& f) {
   Object out;
   out.add("model", std::string_view(model)).add("backend", std::string_view(options.backend));
-  out.add("numeric_class", dsv41::numeric_name(options.numeric));
+  out.add("numeric_class", std::string_view(f.numeric_class));
   out.add("threads", options.threads).add("seed", options.sampler.seed);
   out.add("prompt_tokens", f.prompt_tokens).add("generated_tokens", f.generated_tokens).add("position", f.positions);
   out.add("load_s", f.load_s).add("prefill_s", f.prefill_s).add("decode_s", f.decode_s);
@@ -47,6 +52,8 @@ Object common(const std::string& model, const Options& options, const Figures& f
 std::string summary_line(const Figures& f) {
   std::string line = std::to_string(f.prompt_tokens) + " prompt tokens in " + fixed(f.prefill_s) + " s (" +
                      fixed(rate(f.prompt_tokens, f.prefill_s), 1) + "/s)";
+  if (f.prefill != "full") line += ", prefill " + f.prefill;
+  if (!f.prefill_note.empty()) line += ", all layers ran: " + f.prefill_note;
   if (f.generated_tokens == 0) return line;
   return line + ", first token after " + fixed(f.first_token_s) + " s, " + std::to_string(f.generated_tokens) +
          " tokens in " + fixed(f.decode_s) + " s (" + fixed(rate(f.generated_tokens - f.replies, f.decode_s), 1) +
@@ -59,7 +66,10 @@ std::string perplexity_line(const Perplexity& result) {
 }
 
 std::string stats_json(const std::string& model, const Options& options, const Figures& f) {
-  return common(model, options, f)
+  Object out = common(model, options, f);
+  out.add("prefill", std::string_view(f.prefill));
+  if (!f.prefill_note.empty()) out.add("prefill_note", std::string_view(f.prefill_note));
+  return out.add("rows_per_layer", f.rows_per_layer)
       .add("time_to_first_token_s", f.first_token_s)
       .add("prefill_tokens_per_s", rate(f.prompt_tokens, f.prefill_s))
       .add("decode_tokens_per_s", rate(f.generated_tokens - f.replies, f.decode_s))
@@ -69,6 +79,7 @@ std::string stats_json(const std::string& model, const Options& options, const F
 
 std::string stats_json(const std::string& model, const Options& options, double load_s, const Perplexity& result) {
   Figures f;
+  f.numeric_class = dsv41::numeric_name(options.numeric);
   f.prompt_tokens = result.tokens;
   f.load_s = load_s + result.load_s;
   f.prefill_s = result.seconds;

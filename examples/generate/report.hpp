@@ -18,7 +18,8 @@ std::string summary_line(const Figures& figures);
 std::string perplexity_line(const Perplexity& result);
 
 /// One JSON object: model, backend, numeric_class, threads, seed, prompt_tokens, generated_tokens, position, stop, the
-/// times of Figures in seconds, and rates; decode_tokens_per_s counts the tokens after a reply's first.
+/// times of Figures in seconds, and rates; decode_tokens_per_s counts the tokens after a reply's first. prefill is the mode in force,
+/// prefill_note (only then) why it is not the one asked for; rows_per_layer counts rows of prompts.
 std::string stats_json(const std::string& model, const Options& options, const Figures& figures);
 
 /// The same with bits_per_byte, bits, predicted_tokens and bytes; prompt_tokens are the text's, prefill_s is the time

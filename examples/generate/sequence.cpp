@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Prefill in chunks (for progress; the results are those of one call), then one token at a time.
+// Prefill, then one token at a time. A prompt is one call, for prefill modes that skip rows; with a recorder, which needs the logits of
+// every row, it is one call a step.
 #include "sequence.hpp"
 
 #include <algorithm>
@@ -19,6 +20,20 @@ std::int64_t choices(const dsv41::runtime::ModelFolder& folder, const Options& o
   return writes_text(folder, options) ? folder.tokenizer->vocab_size() : folder.checkpoint.config().vocab;
 }
 
+/// Shows how far a prompt of `count` tokens is, of which `before` are through already.
+class ShownPrefill final : public dsv41::runtime::StepListener {
+ public:
+  ShownPrefill(Progress& progress, std::int64_t before, std::int64_t count)
+      : progress_(progress), before_(before), count_(count) {
+    step_done(0);
+  }
+  void step_done(std::int64_t tokens) override { progress_.count("prefill: token", before_ + tokens, count_); }
+
+ private:
+  Progress& progress_;
+  std::int64_t before_, count_;
+};
+
 }  // namespace
 
 bool writes_text(const dsv41::runtime::ModelFolder& folder, const Options& options) {
@@ -28,10 +43,18 @@ bool writes_text(const dsv41::runtime::ModelFolder& folder, const Options& optio
 Sequence::Sequence(const dsv41::runtime::ModelFolder& folder, const Options& options, Recorder* recorder,
                    Progress& progress)
     : folder_(folder),
-      engine_options_{.backend = options.backend, .numeric = options.numeric, .max_context = 0},
+      engine_options_{.backend = options.backend,
+                      .numeric = options.numeric,
+                      .max_context = 0,
+                      .max_rows = options.chunk,
+                      .prefill = options.prefill},
       sampler_(options.sampler, choices(folder, options)),
       recorder_(recorder),
-      progress_(progress) {}
+      progress_(progress) {
+  figures_.numeric_class = dsv41::numeric_name(options.numeric);
+  figures_.prefill = dsv41::prefill_name(options.prefill);
+  figures_.rows_per_layer.resize(static_cast<std::size_t>(folder.checkpoint.config().layers));
+}
 
 /// Sessions allocate their caches up front, so a longer sequence is a new engine; doubling keeps conversations cheap.
 void Sequence::reserve(std::int64_t positions) {
@@ -43,6 +66,9 @@ void Sequence::reserve(std::int64_t positions) {
   engine_.emplace(folder_, engine_options_);
   session_.emplace(engine_->open_session());
   fed_.clear();
+  figures_.numeric_class = engine_->numeric_class();
+  figures_.prefill = dsv41::prefill_name(engine_->prefill());
+  figures_.prefill_note = engine_->prefill_note();
   figures_.load_s += now() - start;
 }
 
@@ -64,11 +90,13 @@ void Sequence::prefill(std::span<const std::int32_t> ids, std::span<const std::u
   }
   const std::size_t old = fed_.size();
   const double start = now();
-  const auto chunk = static_cast<std::size_t>(engine_options_.max_rows);
-  for (std::size_t first = old; first < ids.size(); first += chunk) {
-    progress_.count("prefill: token", static_cast<std::int64_t>(first), count);
-    const std::size_t n = std::min(chunk, ids.size() - first);
-    feed(ids.subspan(first, n), image.empty() ? image : image.subspan(first, n));
+  const std::size_t piece = recorder_ != nullptr ? static_cast<std::size_t>(engine_options_.max_rows) : ids.size();
+  for (std::size_t first = old; first < ids.size(); first += piece) {
+    const std::size_t n = std::min(piece, ids.size() - first);
+    ShownPrefill shown(progress_, static_cast<std::int64_t>(first), count);
+    feed(ids.subspan(first, n), image.empty() ? image : image.subspan(first, n), &shown);
+    const auto rows = session_->rows_per_layer();
+    for (std::size_t l = 0; l < rows.size(); ++l) figures_.rows_per_layer[l] += rows[l];
   }
   progress_.clear();
   figures_.prefill_s += figures_.first_token_s = now() - start;
@@ -105,8 +133,9 @@ void Sequence::decode(std::int64_t new_tokens, const std::function<void(std::int
   figures_.positions = session_->position();
 }
 
-void Sequence::feed(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image) {
-  session_->append(ids, recorder_ != nullptr ? LogitRows::all : LogitRows::last, image);
+void Sequence::feed(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image,
+                    dsv41::runtime::StepListener* listener) {
+  session_->append(ids, recorder_ != nullptr ? LogitRows::all : LogitRows::last, image, {}, listener);
   fed_.insert(fed_.end(), ids.begin(), ids.end());
   const auto logits = session_->logits();
   const std::int64_t rows = logits.extent(0), before = session_->position() - rows;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,15 +20,19 @@ namespace generate {
 
 /// What a run did. Seconds; sums over the turns of a conversation.
 struct Figures {
-  std::int64_t prompt_tokens = 0;     ///< fed in prefill
-  std::int64_t generated_tokens = 0;  ///< sampled, the end-of-sequence token included
-  std::int64_t replies = 0;           ///< continuations with at least one token
-  std::int64_t positions = 0;         ///< tokens in the session at the end
-  double load_s = 0;                  ///< opening the model folder and the engine
-  double prefill_s = 0;               ///< feeding prompts
-  double decode_s = 0;                ///< from the first sampled token of a turn to its last
-  double first_token_s = 0;           ///< from the start of the (last) prefill to its first sampled token
-  std::string_view stop = "prompt";   ///< why it ended: eos, length, context (no positions left), or prompt: none asked
+  std::int64_t prompt_tokens = 0;            ///< fed in prefill
+  std::int64_t generated_tokens = 0;         ///< sampled, the end-of-sequence token included
+  std::int64_t replies = 0;                  ///< continuations with at least one token
+  std::int64_t positions = 0;                ///< tokens in the session at the end
+  double load_s = 0;                         ///< opening the model folder and the engine
+  double prefill_s = 0;                      ///< feeding prompts
+  double decode_s = 0;                       ///< from the first sampled token of a turn to its last
+  double first_token_s = 0;                  ///< from the start of the (last) prefill to its first sampled token
+  std::vector<std::int64_t> rows_per_layer;  ///< of the prompts: rows whose attention and experts a layer ran
+  std::string numeric_class;                 ///< of the engine
+  std::string prefill;                       ///< mode in force
+  std::string prefill_note;                  ///< why it is not the one asked for; empty: it is
+  std::string_view stop = "prompt";  ///< why it ended: eos, length, context (no positions left), or prompt: none asked
 };
 
 /// Whether what is generated leaves as text: the prompt was no list of ids and the folder has a tokenizer.
@@ -59,7 +64,8 @@ class Sequence {
 
  private:
   void reserve(std::int64_t positions);
-  void feed(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image);
+  void feed(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image,
+            dsv41::runtime::StepListener* listener = nullptr);
 
   const dsv41::runtime::ModelFolder& folder_;
   dsv41::runtime::EngineOptions engine_options_;

@@ -35,6 +35,7 @@ std::string text(const ordered_json& value) {
 ordered_json memory_json(const dsv41::plan::MemoryPlan& plan) {
   ordered_json out;
   out["caches"] = !plan.caches_fit ? "do not fit" : plan.caches_on_device ? "device" : "host";
+  out["cache_bytes"] = plan.cache_bytes;
   out["device_bytes"] = plan.device_bytes;
   out["host_bytes"] = plan.host_bytes;
   out["file_bytes"] = plan.file_bytes;
@@ -51,11 +52,12 @@ ordered_json memory_json(const dsv41::plan::MemoryPlan& plan) {
 
 }  // namespace
 
-Figures make_figures(std::string name, const dsv41::ModelConfig& config, std::int64_t context, std::int64_t batch,
-                     const std::optional<dsv41::plan::Budgets>& budgets) {
+Figures make_figures(std::string name, const dsv41::ModelConfig& config, const dsv41::runtime::ConfigNotes& notes,
+                     std::int64_t context, std::int64_t batch, const std::optional<dsv41::plan::Budgets>& budgets) {
   Figures out;
   out.name = std::move(name);
   out.config = config;
+  out.missing_vision_key = notes.missing_vision_key;
   out.context = context;
   out.batch = batch;
   out.sizes = dsv41::plan::model_sizes(config);
@@ -69,6 +71,7 @@ std::string json(const Figures& f) {
   const dsv41::plan::ModelSizes& s = f.sizes;
   ordered_json out;
   out["config"] = f.name;
+  out["vision"] = !f.missing_vision_key.empty() ? "not described" : f.config.vision.layers > 0 ? "counted" : "none";
   out["context"] = f.context;
   out["batch"] = f.batch;
   out["expert_params"] = s.expert_params;

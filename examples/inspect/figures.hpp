@@ -12,12 +12,14 @@
 #include "dsv41/plan/memory.hpp"
 #include "dsv41/plan/shards.hpp"
 #include "dsv41/plan/sizes.hpp"
+#include "dsv41/runtime/config_file.hpp"
 
 namespace inspect {
 
 struct Figures {
-  std::string name;  ///< of the config, for people
+  std::string name;  ///< of the config, for people: one line of text
   dsv41::ModelConfig config;
+  std::string missing_vision_key;  ///< runtime::ConfigNotes
   std::int64_t context = 0, batch = 0;
   dsv41::plan::ModelSizes sizes;
   std::int64_t kv_bytes = 0;                      ///< of one sequence of `context` tokens
@@ -26,8 +28,8 @@ struct Figures {
 };
 
 /// `budgets` absent: no memory plan. Errors: those of model_sizes and plan_memory.
-Figures make_figures(std::string name, const dsv41::ModelConfig& config, std::int64_t context, std::int64_t batch,
-                     const std::optional<dsv41::plan::Budgets>& budgets);
+Figures make_figures(std::string name, const dsv41::ModelConfig& config, const dsv41::runtime::ConfigNotes& notes,
+                     std::int64_t context, std::int64_t batch, const std::optional<dsv41::plan::Budgets>& budgets);
 
 /// For people. --json has the same figures.
 std::string report(const Figures& figures);

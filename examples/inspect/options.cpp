@@ -32,6 +32,13 @@ std::string path(Text name, Text value) {
   return std::string(value);
 }
 
+/// Without slashes at its end, so that it compares as the name that it is.
+std::string folder(Text name, Text value) {
+  std::string out = path(name, value);
+  while (out.size() > 1 && out.back() == '/') out.pop_back();
+  return out;
+}
+
 struct Unit {
   Text suffix;
   std::int64_t bytes;
@@ -70,7 +77,7 @@ const Row kRows[] = {
     {"--json", true, [](Options& o, Text n, Text v) { o.json = path(n, v); }},
     {"--plot", true, [](Options& o, Text n, Text v) { o.plot = path(n, v); }},
     {"--shards", true, [](Options& o, Text n, Text v) { o.shards = path(n, v); }},
-    {"--write-headers", true, [](Options& o, Text n, Text v) { o.headers = path(n, v); }},
+    {"--write-headers", true, [](Options& o, Text n, Text v) { o.headers = folder(n, v); }},
     {"--help", false, [](Options& o, Text, Text) { o.help = true; }},
 };
 
@@ -135,7 +142,11 @@ results
   --write-headers DIR    the exact header of each of those files, as DIR/NAME.header (JSON without its 8-byte length)
   --help                 this text
 
-Status: 0, or 2 after one message on standard error; result files are then as they were.
+Results replace their files, --write-headers those of the same names; neither the config nor each other, and DIR may hold no other
+*.header. All is checked before the report is printed, and the report is printed before anything is written.
+
+Status: 0, or 2 after one message on standard error. Then nothing is written, unless writing itself failed (a full disk): each file is
+then whole or as it was.
 )";
 }
 

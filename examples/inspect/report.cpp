@@ -69,6 +69,13 @@ std::string shape(const dsv41::ModelConfig& c) {
          " shared\n";
 }
 
+/// Empty when nothing is missing.
+std::string vision_note(const Figures& f) {
+  if (f.missing_vision_key.empty()) return "";
+  return "The vision tower is in none of these figures: the config does not describe it, " + f.missing_vision_key +
+         " is absent.\n";
+}
+
 std::string parameters(const Figures& f) {
   const auto& s = f.sizes;
   return heading("parameters (scales are not counted)") + line("one routed expert", grouped(s.expert_params)) +
@@ -152,7 +159,8 @@ std::string memory(const Figures& f) {
 }  // namespace
 
 std::string report(const Figures& f) {
-  return f.name + "\n" + shape(f.config) + parameters(f) + parts(f) + caches(f) + traffic(f) + steps(f) + memory(f);
+  return f.name + "\n" + shape(f.config) + vision_note(f) + parameters(f) + parts(f) + caches(f) + traffic(f) +
+         steps(f) + memory(f);
 }
 
 }  // namespace inspect

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
+#include <string_view>
 
 namespace dsv41::plot {
 namespace {
@@ -23,17 +25,30 @@ std::string pixel(double v) {
   return number(v, "%.1f");
 }
 
-std::string escaped(const std::string& text) {
+/// Bytes of the character that the text begins with; 0 for ill-formed UTF-8, control characters and what else XML 1.0 does not have.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return lead >= 0x20 && lead != 0x7F ? 1 : 0;
+  const std::size_t length = lead < 0xC0 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF8 ? 4 : 0;
+  if (length == 0 || length > text.size()) return 0;
+  char32_t c = lead & (0x7Fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+    c = c << 6 | (byte(i) & 0x3Fu);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0xA0, 0x800, 0x10000};  // by length; U+0080 to U+009F are controls
+  const bool surrogate = c >= 0xD800 && c <= 0xDFFF;
+  return c < kLeast[length] || c > 0x10FFFF || surrogate || c == 0xFFFE || c == 0xFFFF ? 0 : length;
+}
+
+std::string escaped(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else
-      out += c;
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    const std::string_view c = text.substr(0, bytes);
+    out += c == "&" ? "&amp;" : c == "<" ? "&lt;" : c == ">" ? "&gt;" : c;
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
   return out;
 }

@@ -15,7 +15,7 @@ struct Series {
 };
 
 struct Chart {
-  std::string title = {}, x_label = {}, y_label = {};  ///< any text; markup in it is escaped
+  std::string title = {}, x_label = {}, y_label = {};  ///< any bytes: markup is escaped, what is no text is left out
   bool log_x = false, log_y = false;                   ///< base 10
   std::vector<Series> series = {};
 };

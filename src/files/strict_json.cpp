@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "dsv41/core/error.hpp"
@@ -27,6 +28,13 @@ void take_apart(json& value) noexcept {
     for (auto& [name, member] : value.get_ref<json::object_t&>()) take_apart(member);
     value.get_ref<json::object_t&>().clear();
   }
+}
+
+/// What the library found, without the number of the kind of exception that it puts in front, "[json.exception.parse_error.101] ".
+std::string reason(const json::exception& e) {
+  const std::string text = e.what();
+  const std::size_t end = text.find("] ");
+  return text.rfind("[json.exception", 0) == 0 && end != std::string::npos ? text.substr(end + 2) : text;
 }
 
 }  // namespace
@@ -61,7 +69,7 @@ Document parse_strict(std::string_view text, std::string_view origin) {
   try {
     return Document(json::parse(text, check));
   } catch (const json::exception& e) {
-    throw Error(Errc::format, std::string(origin) + ": not JSON: " + std::string(e.what()).substr(0, kReasonLength));
+    throw Error(Errc::format, std::string(origin) + ": not JSON: " + reason(e).substr(0, kReasonLength));
   }
 }
 

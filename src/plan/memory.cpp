@@ -4,10 +4,10 @@
 #include "dsv41/plan/memory.hpp"
 
 #include <algorithm>
-#include <string>
+#include <utility>
 
 #include "checked.hpp"
-#include "dsv41/core/error.hpp"
+#include "reading.hpp"
 
 namespace dsv41::plan {
 
@@ -30,13 +30,11 @@ std::vector<std::int64_t> units(const ModelConfig& c, const ModelSizes& sizes, c
 MemoryPlan plan_memory(const ModelConfig& config, const ModelSizes& sizes, const Budgets& budgets, std::int64_t context,
                        std::int64_t batch) {
   for (const std::int64_t value : {budgets.device_bytes, budgets.host_bytes, context, batch}) {
-    if (value < 0) {
-      throw Error(Errc::invalid_argument,
-                  "plan: a budget, context or batch is " + std::to_string(value) + ", expected at least 0");
-    }
+    expect_count("plan_memory", "a budget, context or batch", value);
   }
   MemoryPlan out;
-  const std::int64_t sequence = sum(sum(kv_bytes(config, sizes, context), sizes.window_bytes), sizes.carry_bytes);
+  const std::int64_t rings = sum(sizes.window_bytes, sizes.draft_window_bytes);
+  const std::int64_t sequence = sum(sum(kv_bytes(config, sizes, context), rings), sizes.carry_bytes);
   out.cache_bytes = product(sequence, batch);
   out.caches_on_device = out.cache_bytes <= budgets.device_bytes;
   out.caches_fit = out.caches_on_device || out.cache_bytes <= budgets.host_bytes;
@@ -44,11 +42,11 @@ MemoryPlan plan_memory(const ModelConfig& config, const ModelSizes& sizes, const
 
   std::vector<const PartSize*> order;
   for (const PartSize& part : sizes.parts) order.push_back(&part);
-  const auto density = [&](const PartSize* part) {
-    return part_step_bytes(config, sizes, *part, batch) / static_cast<double>(part->bytes);
+  const auto rank = [&](const PartSize* part) {
+    const double density = part_step_bytes(config, sizes, *part, batch) / static_cast<double>(part->bytes);
+    return std::pair(density, reading(part->part) == Reading::whole);  // a large batch reads chosen parts whole too
   };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](const PartSize* a, const PartSize* b) { return density(a) > density(b); });
+  std::stable_sort(order.begin(), order.end(), [&](const PartSize* a, const PartSize* b) { return rank(a) > rank(b); });
   for (const PartSize* part : order) {
     PartMemory& placed = out.parts.emplace_back();
     placed.part = part->part;

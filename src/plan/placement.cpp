@@ -4,6 +4,7 @@
 #include "dsv41/plan/placement.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -60,6 +61,11 @@ std::vector<std::int32_t> copies_of(std::span<const double> load, std::int64_t s
   throw Error(Errc::invalid_argument, "place_experts: " + what + " is " + got + ", expected " + expected);
 }
 
+std::string shown(double value) {
+  char digits[32];
+  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+}
+
 void expect_multiple(const char* what, std::int64_t value, const char* of, std::int64_t divisor) {
   if (value % divisor != 0) {
     refuse(what, "a multiple of " + std::string(of) + ", " + std::to_string(divisor), std::to_string(value));
@@ -86,11 +92,16 @@ void check(In<double, 2> load, const PlacementTarget& target, bool hierarchical)
     expect_multiple("groups", target.groups, "nodes", target.nodes);
   }
   for (std::int64_t layer = 0; layer < load.extent(0); ++layer) {
+    double total = 0;
     for (std::int64_t e = 0; e < experts; ++e) {
+      total += load(layer, e);
       if (std::isfinite(load(layer, e)) && load(layer, e) >= 0) continue;
       refuse("load of expert " + std::to_string(e) + " in layer " + std::to_string(layer),
-             "a finite number of at least 0", std::to_string(load(layer, e)));
+             "a finite number of at least 0", shown(load(layer, e)));
     }
+    constexpr double kMost = std::numeric_limits<double>::max() / 2;  // half: other orders of adding round otherwise
+    if (total > kMost)
+      refuse("sum of the loads of layer " + std::to_string(layer), "at most " + shown(kMost), shown(total));
   }
 }
 

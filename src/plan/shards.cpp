@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "config_check.hpp"
 #include "dsv41/runtime/inventory.hpp"
 #include "files/sha256.hpp"
 #include "stored_form.hpp"
@@ -78,6 +79,7 @@ Shard shard_of(std::string file, std::vector<TensorInfo> tensors) {
 }  // namespace
 
 std::vector<Shard> released_shards(const ModelConfig& config) {
+  check_config(config);
   std::map<FileKey, std::vector<TensorInfo>> files;
   for (const TensorSpec& spec : runtime::inventory(config)) {
     StoredForm form = stored_form(spec);

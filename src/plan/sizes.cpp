@@ -8,42 +8,19 @@
 #include <string>
 
 #include "checked.hpp"
-#include "dsv41/core/error.hpp"
+#include "config_check.hpp"
+#include "dsv41/core/cache_rows.hpp"
 #include "dsv41/core/matrix.hpp"
 #include "dsv41/core/schedule.hpp"
-#include "dsv41/numerics/quantisers.hpp"
 #include "dsv41/plan/experts_touched.hpp"
+#include "reading.hpp"
 #include "stored_form.hpp"
 
 namespace dsv41::plan {
 namespace {
 
-using numerics::Quantiser;
 using runtime::Part;
 using runtime::TensorSpec;
-
-/// Bytes of one row in a packed cache. A row that the quantiser leaves alone is float32 (architecture.md 6).
-std::int64_t packed_row_bytes(Quantiser quantiser, std::int64_t width) {
-  const std::int64_t block = numerics::quantiser_block(quantiser);
-  if (width % block != 0) return product(width, sizeof(float));
-  const bool fp4 = quantiser == Quantiser::entry_fp4 || quantiser == Quantiser::index_fp4;
-  return (fp4 ? width / 2 : width) + width / block;  // every scale is one byte
-}
-
-enum class Reading { whole, chosen, no_step };
-
-/// How a step reads a part.
-Reading reading(Part part) {
-  switch (part) {
-    case Part::embed:
-    case Part::experts:
-    case Part::engram_table: return Reading::chosen;
-    case Part::draft:
-    case Part::draft_experts:
-    case Part::vision: return Reading::no_step;
-    default: return Reading::whole;
-  }
-}
 
 /// Whether prefill that skips runs this tensor for every prompt token (serving.md 1.2).
 bool in_every_prefill(const TensorSpec& spec, const Schedule& schedule) {
@@ -141,12 +118,12 @@ void count_active(const ModelConfig& c, const Schedule& schedule, ModelSizes& ou
 }
 
 void count_caches(const ModelConfig& c, ModelSizes& out) {
-  out.window_row_bytes = packed_row_bytes(Quantiser::window_fp8, c.head_dim);
+  out.window_row_bytes = row_bytes(CacheFormat::window, c.head_dim);
   out.window_bytes = product(c.layers * c.window, out.window_row_bytes);
   out.draft_window_bytes = product(c.draft.stages * c.window, out.window_row_bytes);
   if (c.kv_sources.empty()) return;
-  out.entry_bytes = packed_row_bytes(Quantiser::entry_fp4, c.head_dim);
-  out.index_key_bytes = packed_row_bytes(Quantiser::index_fp4, c.index_dim);
+  out.entry_bytes = row_bytes(CacheFormat::entry, c.head_dim);
+  out.index_key_bytes = row_bytes(CacheFormat::index, c.index_dim);
   for (const std::int32_t source : c.kv_sources) {
     const std::int64_t ratio = c.ratios[static_cast<std::size_t>(source)];
     out.kv_bytes_per_token += static_cast<double>(out.entry_bytes + out.index_key_bytes) / static_cast<double>(ratio);
@@ -155,16 +132,37 @@ void count_caches(const ModelConfig& c, ModelSizes& out) {
   }
 }
 
+/// One row of an Engram table, values and scales.
+std::int64_t table_row_bytes(const ModelConfig& c) {
+  return c.engram.dim + scale_blocks(c.engram.dim);
+}
+
 void count_traffic(const ModelConfig& c, ModelSizes& out) {
   out.seams = 2 * c.layers;
   out.seam_elements = (2 * c.hc + 2) * c.dim;
-  const std::int64_t row = c.engram.dim + scale_blocks(c.engram.dim);
-  out.engram_bytes_per_token = static_cast<std::int64_t>(c.engram.layers.size()) * c.engram.columns() * row;
+  out.engram_bytes_per_token =
+      static_cast<std::int64_t>(c.engram.layers.size()) * c.engram.columns() * table_row_bytes(c);
+}
+
+/// Bytes of the distinct rows or experts that a step chooses of a part.
+double chosen_bytes(const ModelConfig& c, const ModelSizes& sizes, Part part, std::int64_t batch) {
+  if (part == Part::experts) {
+    return static_cast<double>(c.layers) * static_cast<double>(sizes.expert_bytes) *
+           expected_experts_touched(c.experts, c.topk, batch);
+  }
+  if (part == Part::embed) {
+    constexpr double kEmbeddingBytes = 2;  // bf16
+    return kEmbeddingBytes * static_cast<double>(c.dim) * expected_rows_touched(c.vocab, 1, batch);
+  }
+  double rows = 0;
+  for (const std::int64_t table : c.engram.rows) rows += expected_rows_touched(table, c.engram.columns(), batch);
+  return rows * static_cast<double>(table_row_bytes(c));
 }
 
 }  // namespace
 
 ModelSizes model_sizes(const ModelConfig& config) {
+  check_config(config);
   ModelSizes out;
   const Schedule schedule = make_schedule(config);
   Walk(config, schedule, out);
@@ -176,6 +174,8 @@ ModelSizes model_sizes(const ModelConfig& config) {
 }
 
 std::int64_t kv_bytes(const ModelConfig& config, const ModelSizes& sizes, std::int64_t context) {
+  validate(config);  // divides by its ratios
+  expect_count("kv_bytes", "context", context);
   std::int64_t bytes = 0;
   for (const std::int32_t source : config.kv_sources) {
     const std::int64_t entries = context / config.ratios[static_cast<std::size_t>(source)];
@@ -185,19 +185,14 @@ std::int64_t kv_bytes(const ModelConfig& config, const ModelSizes& sizes, std::i
 }
 
 double part_step_bytes(const ModelConfig& config, const ModelSizes& sizes, const PartSize& part, std::int64_t batch) {
-  const double rows = static_cast<double>(batch);
+  expect_count("part_step_bytes", "batch", batch);
+  const double all = static_cast<double>(part.bytes);
   switch (reading(part.part)) {
-    case Reading::whole: return static_cast<double>(part.bytes);
+    case Reading::whole: return all;
     case Reading::no_step: return 0;
     case Reading::chosen: break;
   }
-  if (part.part == Part::experts) {
-    return static_cast<double>(config.layers) * static_cast<double>(sizes.expert_bytes) *
-           expected_experts_touched(config.experts, config.topk, batch);
-  }
-  constexpr double kEmbeddingBytes = 2;  // bf16
-  return rows * (part.part == Part::embed ? kEmbeddingBytes * static_cast<double>(config.dim)
-                                          : static_cast<double>(sizes.engram_bytes_per_token));
+  return std::min(all, chosen_bytes(config, sizes, part.part, batch));  // a full part may round up
 }
 
 StepCost step_cost(const ModelConfig& config, const ModelSizes& sizes, std::int64_t batch) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "dsv41/core/config_rules.hpp"
@@ -319,18 +320,26 @@ void read_yarn(const Source& source, ModelConfig& c) {
   if (c.yarn.original_positions == 0) c.yarn = YarnConfig{};
 }
 
-/// All of the tower's sizes or none: the text model runs without them, so a config that lacks one is not refused.
-void read_vision(const Source& source, bool composite, ModelConfig& c) {
+/// All of the tower's sizes or none: the text model runs without them, so a config that lacks one is not refused, but noted.
+void read_vision(const Source& source, bool composite, ModelConfig& c, ConfigNotes& notes) {
   const json* object = composite ? source.find("vision_config") : &source.text;
-  if (object == nullptr || !object->is_object()) return;
+  if (object == nullptr) return;
+  if (!object->is_object()) refuse(Errc::format, "vision_config", shown(*object), "an object or null");
+  bool described = composite;  // the flat form has no object that says so
+  std::string missing;
   for (const VisionRow& row : kVisionRows) {
+    const std::string key = composite ? std::string("vision_config.") + row.key : row.flat;
     const auto at = object->find(composite ? row.key : row.flat);
-    if (at == object->end() || at->is_null()) {
-      c.vision = VisionConfig{};
-      return;
+    if (at != object->end() && !at->is_null()) {
+      std::visit(Reader{key, *at}, row.slot(c));
+      described = true;
+    } else if (missing.empty()) {
+      missing = key;
     }
-    std::visit(Reader{composite ? std::string("vision_config.") + row.key : row.flat, *at}, row.slot(c));
   }
+  if (missing.empty()) return;
+  c.vision = VisionConfig{};
+  if (described) notes.missing_vision_key = missing;
 }
 
 /// Draft stages may have entries of their own in compress_ratios; they have no compressor, so these are 0
@@ -364,7 +373,7 @@ void settle(const Source& source, ModelConfig& c) {
   if (c.draft.stages == 0) c.draft = DraftConfig{};
 }
 
-ModelConfig read_config(const json& root) {
+ModelConfig read_config(const json& root, ConfigNotes& notes) {
   if (!root.is_object()) refuse(Errc::format, "the file", shown(root), "a JSON object");
   const auto nested = root.find("text_config");
   const bool composite = nested != root.end();
@@ -380,7 +389,7 @@ ModelConfig read_config(const json& root) {
     if (value != nullptr) std::visit(Reader{row.key, *value}, row.slot(c));
   }
   read_yarn(source, c);
-  read_vision(source, composite, c);
+  read_vision(source, composite, c, notes);
   settle(source, c);
   validate(c);
   return c;
@@ -388,11 +397,14 @@ ModelConfig read_config(const json& root) {
 
 }  // namespace
 
-ModelConfig parse_config(std::string_view text, std::string_view origin) {
+ModelConfig parse_config(std::string_view text, std::string_view origin, ConfigNotes* notes) {
   const files::Document document = files::parse_strict(text, origin);
   const json& root = document.root();
   try {
-    return read_config(root);
+    ConfigNotes found;
+    ModelConfig config = read_config(root, found);
+    if (notes != nullptr) *notes = std::move(found);
+    return config;
   } catch (const Error& e) {
     throw Error(e.code(), std::string(origin) + ": " + e.what());
   }

@@ -36,20 +36,32 @@ class Session::Impl {
  public:
   virtual ~Impl() = default;
   virtual void append(std::span<const std::int32_t> ids, LogitRows rows, std::span<const std::uint8_t> image,
-                      In<float, 2> image_rows) = 0;
+                      In<float, 2> image_rows, StepListener* listener) = 0;
   virtual In<float, 2> logits() const noexcept = 0;
+  virtual std::span<const std::int64_t> rows_per_layer() const noexcept = 0;
   virtual std::int64_t position() const noexcept = 0;
   virtual void reset() = 0;
 };
 
 class Engine::Impl {
  public:
-  Impl(const ModelConfig& config, const EngineOptions& options) : config(config), options(options) {}
+  Impl(const ModelConfig& config, const EngineOptions& options)
+      : config(config),
+        options(options),
+        schedule(make_schedule(config)),
+        prefill_note(options.prefill == Prefill::full ? std::string() : prefill_obstacle(schedule)),
+        prefill(prefill_note.empty() ? options.prefill : Prefill::full),
+        numeric_class(std::string(numeric_name(options.numeric)) +
+                      (prefill == Prefill::replay ? ", bounded replay" : "")) {}
   virtual ~Impl() = default;
   virtual std::unique_ptr<Session::Impl> open_session(std::shared_ptr<Impl> self) = 0;
 
   ModelConfig config;
   EngineOptions options;
+  Schedule schedule;
+  std::string prefill_note;
+  Prefill prefill;
+  std::string numeric_class;
 };
 
 /// The engine on backend B.
@@ -79,9 +91,9 @@ class Engine::On final : public Engine::Impl {
  private:
   class Sequence;
 
-  /// Uploads one chunk and runs it at the sequence's position; `image_rows` holds the chunk's own rows.
+  /// Uploads one chunk and runs what `plan` says of it at the sequence's position; `image_rows` holds the chunk's own rows.
   void step(SequenceState& sequence, std::span<const std::int32_t> ids, std::span<const std::uint8_t> image,
-            In<float, 2> image_rows) {
+            In<float, 2> image_rows, std::span<const LayerRows> plan) {
     const auto rows = static_cast<std::int64_t>(ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i) {
       host_positions_[i] = sequence.position + static_cast<std::int64_t>(i);
@@ -101,7 +113,7 @@ class Engine::On final : public Engine::Impl {
                       .image_rows = image_rows_.rows(0, image_rows.extent(0)),
                       .positions = positions_.rows(0, rows),
                       .segments = {&segment, 1}},
-                scratch_.views().first_rows(rows));
+                scratch_.views().first_rows(rows), plan);
     sequence.position += rows;
   }
 
@@ -140,24 +152,33 @@ template <class B>
 class Engine::On<B>::Sequence final : public Session::Impl {
  public:
   explicit Sequence(std::shared_ptr<On> engine)
-      : engine_(std::move(engine)), state_(engine_->backend_, engine_->config, engine_->limits_) {}
+      : engine_(std::move(engine)), state_(engine_->backend_, engine_->config, engine_->limits_) {
+    plan_.resize(engine_->schedule.layers.size());
+    rows_per_layer_.reserve(plan_.size());
+  }
 
   void append(std::span<const std::int32_t> ids, LogitRows rows, std::span<const std::uint8_t> image,
-              In<float, 2> image_rows) override {
+              In<float, 2> image_rows, StepListener* listener) override {
     check(ids, rows, image, image_rows);
     const FloatEnvironment standard;
     const std::int64_t wanted = rows == LogitRows::all ? static_cast<std::int64_t>(ids.size()) : 1;
     reserve(wanted);  // what can fail for memory fails before the first row runs
     broken_ = true;   // until the last row is through and its logits are here
     const auto chunk = static_cast<std::size_t>(engine_->limits_.max_rows);
+    rows_per_layer_.assign(plan_.size(), 0);
+    const std::int64_t begin = position(), end = begin + static_cast<std::int64_t>(ids.size());
     std::int64_t image_row = 0, last = 0;
     for (std::size_t first = 0; first < ids.size(); first += chunk) {
       const std::size_t count = std::min(chunk, ids.size() - first);
       const auto marks = image.empty() ? image : image.subspan(first, count);
       const std::int64_t own = std::min(marked(marks), image_rows.extent(0) - image_row);
-      engine_->step(state_.sequence(), ids.subspan(first, count), marks, image_rows.rows(image_row, own));
-      image_row += own;
       last = static_cast<std::int64_t>(count);
+      plan_prefill(engine_->config, engine_->schedule, engine_->prefill,
+                   {.begin = begin, .end = end, .first = position(), .rows = last}, plan_);
+      engine_->step(state_.sequence(), ids.subspan(first, count), marks, image_rows.rows(image_row, own), plan_);
+      for (std::size_t l = 0; l < plan_.size(); ++l) rows_per_layer_[l] += last - plan_[l].queries;
+      image_row += own;
+      if (listener != nullptr) listener->step_done(position() - begin);
     }
     engine_->fetch_logits(last - wanted, wanted, last, logits_);
     rows_ = wanted;
@@ -165,11 +186,13 @@ class Engine::On<B>::Sequence final : public Session::Impl {
   }
 
   In<float, 2> logits() const noexcept override { return {logits_.data(), {rows_, engine_->config.vocab}}; }
+  std::span<const std::int64_t> rows_per_layer() const noexcept override { return rows_per_layer_; }
   std::int64_t position() const noexcept override { return state_.position(); }
 
   void reset() override {
     state_.reset();
     rows_ = 0;
+    rows_per_layer_.clear();
     broken_ = false;
   }
 
@@ -208,6 +231,12 @@ class Engine::On<B>::Sequence final : public Session::Impl {
              std::to_string(count) +
                  " tokens with logits of all, expected at most max_rows = " + std::to_string(limits.max_rows));
     }
+    if (rows == LogitRows::all && engine_->prefill != Prefill::full && count > c.window) {
+      refuse(Errc::invalid_argument, std::to_string(count) + " tokens with logits of all under prefill " +
+                                         std::string(prefill_name(engine_->prefill)) +
+                                         ", which skips rows: expected at most the window of " +
+                                         std::to_string(c.window) + ", or prefill full");
+    }
     if (position() + count > limits.max_context) {
       refuse(Errc::out_of_memory, std::to_string(position() + count) + " positions, expected at most max_context = " +
                                       std::to_string(limits.max_context));
@@ -229,6 +258,8 @@ class Engine::On<B>::Sequence final : public Session::Impl {
   std::shared_ptr<On> engine_;
   State<B> state_;
   std::vector<float> logits_;
+  std::vector<LayerRows> plan_;
+  std::vector<std::int64_t> rows_per_layer_;
   std::int64_t rows_ = 0;
   bool broken_ = false;
 };
@@ -261,6 +292,15 @@ const ModelConfig& Engine::config() const noexcept {
 const EngineOptions& Engine::options() const noexcept {
   return impl_->options;
 }
+Prefill Engine::prefill() const noexcept {
+  return impl_->prefill;
+}
+const std::string& Engine::prefill_note() const noexcept {
+  return impl_->prefill_note;
+}
+const std::string& Engine::numeric_class() const noexcept {
+  return impl_->numeric_class;
+}
 
 Session::Session(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 Session::~Session() = default;
@@ -268,11 +308,14 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
 void Session::append(std::span<const std::int32_t> ids, LogitRows rows, std::span<const std::uint8_t> image,
-                     In<float, 2> image_rows) {
-  impl_->append(ids, rows, image, image_rows);
+                     In<float, 2> image_rows, StepListener* listener) {
+  impl_->append(ids, rows, image, image_rows, listener);
 }
 In<float, 2> Session::logits() const noexcept {
   return impl_->logits();
+}
+std::span<const std::int64_t> Session::rows_per_layer() const noexcept {
+  return impl_->rows_per_layer();
 }
 std::int64_t Session::position() const noexcept {
   return impl_->position();

@@ -227,6 +227,41 @@ TEST_CASE("the model's positions end a text", "[generate]") {
   CHECK(stats_of({"--model", model.path(), "--tokens", "1,2,3,4,5,6"})["generated_tokens"] == 0);
 }
 
+TEST_CASE("prefill modes: the same tokens from exact, rows by the formulas, the class named, in any chunks",
+          "[generate]") {
+  const std::string model = golden("03-source-at-layer-0");  // window 8, 4 layers, the first is the last kv source
+  std::vector<std::int64_t> ids(70);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i * i % 61);
+  const std::string tokens = joined(ids);
+  const std::vector<std::string> base{"--model", model, "--tokens", tokens, "--max-tokens", "30"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = base;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const std::string want = generate(base).out;
+  for (const char* chunk : {"1", "7", "300"}) {
+    for (const char* mode : {"full", "exact"}) CHECK(generate(with({"--prefill", mode, "--chunk", chunk})).out == want);
+    using Rows = std::vector<std::int64_t>;
+    const auto full = stats_of(with({"--chunk", chunk}));
+    CHECK(full["prefill"] == "full");
+    CHECK(full["rows_per_layer"] == Rows(4, 70));
+    CHECK_FALSE(full.contains("prefill_note"));
+    const auto exact = stats_of(with({"--prefill", "exact", "--chunk", chunk}));
+    CHECK(exact["numeric_class"] == "exact");
+    CHECK(exact["prefill"] == "exact");
+    CHECK(exact["rows_per_layer"] == Rows{8 + 3 * 7, 8 + 2 * 7, 8 + 7, 8});
+    const auto replay = stats_of(with({"--prefill", "replay", "--chunk", chunk, "--numeric", "deployed"}));
+    CHECK(replay["numeric_class"] == "deployed, bounded replay");
+    CHECK(replay["rows_per_layer"] == Rows(4, 8));
+  }
+  const auto off = stats_of({"--model", golden("02-window-only"), "--tokens", tokens, "--prefill", "replay"});
+  CHECK(off["prefill"] == "full");
+  CHECK(off["numeric_class"] == "exact");
+  CHECK(off["prefill_note"] == "the config has no kv source, so there is no decoder half whose rows could be skipped");
+  CHECK(off["rows_per_layer"] == std::vector<std::int64_t>(4, 70));
+}
+
 TEST_CASE("stats have their keys", "[generate]") {
   const auto s = stats_of({"--model", kModel, "--tokens", "1,2", "--max-tokens", "3", "--numeric", "deployed", "--seed",
                            "18446744073709551615", "--threads", "2"});

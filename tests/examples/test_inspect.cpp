@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "files/sha256.hpp"
+#include "plot/svg.hpp"
 #include "run_generate.hpp"
 
 using namespace dsv41::test;
@@ -79,9 +80,10 @@ TEST_CASE("without a config: the release's published figures", "[inspect]") {
   CHECK(f["engram_bytes_per_token"] == 12672);
   CHECK(step(f, 64)["experts"].get<double>() == Approx(243.8).margin(0.05));
   CHECK(step(f, 64)["bytes"].get<double>() == Approx(40.0 * 18800640 * 384 * (1 - std::pow(1 - 6.0 / 384, 64))));
-  CHECK(step(f, 64)["step_bytes"].get<double>() == Approx(191902201579.6));
+  CHECK(step(f, 64)["step_bytes"].get<double>() == Approx(191902201418.35));
   CHECK(step(f, 1)["experts"].get<double>() == Approx(6));
   CHECK(f["config"] == "DeepSeek-V4.1-Flash as released");
+  CHECK(f["vision"] == "counted");
   CHECK_FALSE(f.contains("memory"));
 }
 
@@ -132,13 +134,16 @@ TEST_CASE("budgets place everything, in plain bytes or in units", "[inspect]") {
   };
   const json f = figures({"--device-bytes", "139GiB", "--host-bytes", "64GB", "--context", "131072"});
   CHECK(f["memory"]["caches"] == "device");
-  CHECK(total(f["memory"]) == 510286023000 + 116654080 + 2703360 + 12288);
+  CHECK(f["memory"]["cache_bytes"] == 116654080 + 2703360 + 202752 + 12288);
+  CHECK(total(f["memory"]) == 510286023000 + f["memory"]["cache_bytes"].get<std::int64_t>());
   CHECK(f["memory"]["parts"].size() == f["parts"].size());
   const json plain = figures(
       {"--device-bytes", std::to_string(std::int64_t{139} << 30), "--host-bytes", "64000000000", "--context=131072"});
   CHECK(plain == f);
   CHECK(figures({"--host-bytes", "1TiB"})["memory"]["caches"] == "host");
-  CHECK(figures({"--device-bytes", "1MB"})["memory"]["caches"] == "do not fit");
+  const json small = figures({"--device-bytes", "1MB", "--context=131072", "--batch", "2"});
+  CHECK(small["memory"]["caches"] == "do not fit");
+  CHECK(small["memory"]["cache_bytes"] == 2 * f["memory"]["cache_bytes"].get<std::int64_t>());
 }
 
 TEST_CASE("--shards lists every file, --write-headers writes what is hashed", "[inspect]") {
@@ -207,8 +212,8 @@ TEST_CASE("bad input to inspect is refused with its name", "[inspect]") {
       {{"--json", "/nowhere/f"}, {"--json", "/nowhere"}},
       {{"--plot", "/nowhere/f"}, {"--plot", "/nowhere"}},
       {{"--shards", DSV41_DEMO_DIR}, {"--shards", "not a regular file"}},
-      {{"--write-headers", "/nowhere/a/b"}, {"--write-headers", "/nowhere/a/b"}},
-      {{"--write-headers", golden("release/config.json")}, {"--write-headers", "cannot be made a folder"}},
+      {{"--write-headers", "/nowhere/a/b"}, {"--write-headers", "/nowhere/a/b", "/nowhere/a does not exist"}},
+      {{"--write-headers", golden("release/config.json")}, {"--write-headers", "is there and no folder"}},
   };
   for (const auto& c : cases) {
     INFO(c.arguments[0]);
@@ -221,7 +226,33 @@ TEST_CASE("a config that no model can be built from is refused with its key", "[
   model.edit_json("config.json", [](auto& j) { j["text_config"]["num_experts_per_tok"] = 1000; });
   check_refused({model.path()}, {"config.json", "num_experts_per_tok", "1000"});
   model.folder().write("config.json", "{");
-  check_refused({model.path()}, {"config.json"});
+  check_refused({model.path()}, {"config.json: not JSON: parse error at line 1"});
+}
+
+TEST_CASE("Engram row counts that loading refuses are refused", "[inspect]") {
+  ModelCopy model("01-all-mechanisms");
+  model.edit_json("config.json", [](auto& j) {
+    for (auto& rows : j["text_config"]["engram_num_embeddings"]) rows = std::int64_t{1} << 40;
+  });
+  check_refused({model.path()}, {"config.json", "engram_num_embeddings", "1099511627776", "the sum of its primes"});
+}
+
+TEST_CASE("a vision tower that the config does not describe is said to be missing, and no file list is made up",
+          "[inspect]") {
+  const TempFolder folder;
+  json config = json::parse(read_file(golden("release/config.json")));
+  config["vision_config"].erase("downsample_ratio");
+  const std::string path = folder.write("c.json", config.dump()).string();
+  const Run run = inspect({path, "--json", (folder / "f").string()});
+  REQUIRE(run.status == 0);
+  CHECK(run.out.find("vision tower is in none of these figures") != std::string::npos);
+  CHECK(run.out.find("vision_config.downsample_ratio is absent") != std::string::npos);
+  CHECK(json::parse(read_file(folder / "f"))["vision"] == "not described");
+  CHECK(inspect({golden("release")}).out.find("none of these figures") == std::string::npos);
+  CHECK(figures({golden("02-window-only")})["vision"] == "none");
+  check_refused({path}, {"--shards", "vision_config.downsample_ratio"});
+  config["vision_config"] = 5;
+  check_refused({folder.write("c.json", config.dump()).string()}, {"vision_config is 5", "an object or null"});
 }
 
 TEST_CASE("results do not replace the config or each other", "[inspect]") {
@@ -233,6 +264,110 @@ TEST_CASE("results do not replace the config or each other", "[inspect]") {
   const std::string same = (folder / "x").string();
   check_refused({"--json", same, "--plot", same}, {"--json and --plot", same});
   CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("headers replace neither the config nor another result, and do not mix with another model's", "[inspect]") {
+  const TempFolder folder;
+  const std::string here = folder.path().string(), config = golden("02-window-only/config.json");
+  const auto holds = [&] { return std::distance(std::filesystem::directory_iterator(here), {}); };
+  const auto refused = [&](const std::vector<std::string>& arguments, const Words& words) {
+    const auto before = holds();
+    const Run run = inspect(arguments);
+    INFO("status " << run.status << ", message: " << run.err);
+    CHECK(run.refused("inspect"));
+    CHECK(run.out.empty());
+    for (const std::string& word : words) CHECK(run.says(word));
+    CHECK(holds() == before);
+  };
+  const TempFolder other;
+  REQUIRE(inspect({config, "--write-headers", other.path().string()}).status == 0);
+  const std::string name = std::filesystem::directory_iterator(other.path())->path().filename().string();
+  // The config under the name of a header.
+  const std::string input = folder.write(name, read_file(config)).string();
+  refused({input, "--write-headers", here}, {"--write-headers", input, "is read by this run"});
+  CHECK(read_file(input) == read_file(config));
+  // Another result there.
+  refused({config, "--json", input, "--write-headers", here}, {"--json and --write-headers", input});
+  // A link in the place of a header, to what the run reads or to anything else.
+  std::filesystem::remove(input);
+  std::filesystem::create_symlink(config, input);
+  refused({config, "--write-headers", here}, {"--write-headers", input, "a link"});
+  std::filesystem::remove(input);
+  // The folder as a file.
+  refused({config, "--json", (folder / "x").string(), "--write-headers", (folder / "x/").string()}, {"both are", "x"});
+  std::filesystem::create_symlink("nothing", folder / "dangling");
+  refused({config, "--write-headers", (folder / "dangling").string()}, {"--write-headers", "is there and no folder"});
+  std::filesystem::remove(folder / "dangling");
+  // A header of another model.
+  folder.write("model-00001-of-00002.safetensors.header", "{}");
+  refused({config, "--write-headers", here}, {here, "model-00001-of-00002.safetensors.header", "none of this model's"});
+  CHECK(holds() == 1);
+}
+
+TEST_CASE("a report that nobody receives leaves no result", "[inspect]") {
+  const TempFolder folder;
+  Streams streams;
+  streams.open(1, "/dev/full");
+  streams.open(2, folder.write("err", "").string());
+  CHECK(wait_for(streams.start({"--json", (folder / "f").string(), "--write-headers", (folder / "h").string()},
+                               DSV41_INSPECT_BIN)) == 2);
+  CHECK(read_file(folder / "err") == "inspect: standard output: No space left on device\n");
+  CHECK_FALSE(std::filesystem::exists(folder / "f"));
+  CHECK_FALSE(std::filesystem::exists(folder / "h"));
+}
+
+TEST_CASE("a config's name is one line of text wherever it stands, and the chart stays well-formed", "[inspect]") {
+  const TempFolder folder;
+  const std::string path =
+      folder.write("a\x1b[31m\n<\xff>\xc3\xa9.json", read_file(golden("02-window-only/config.json"))).string();
+  const std::string shown = "a\\x1b[31m\\x0a<\\xff>\xc3\xa9.json";
+  const Run run = inspect({path, "--json", (folder / "f").string(), "--plot", (folder / "p").string()});
+  REQUIRE(run.status == 0);
+  const std::string first = run.out.substr(0, run.out.find('\n'));
+  CHECK(first == folder.path().string() + "/" + shown);
+  CHECK(json::parse(read_file(folder / "f"))["config"] == first);
+  const std::string svg = read_file(folder / "p");
+  CHECK(svg.find("a\\x1b[31m\\x0a&lt;\\xff&gt;\xc3\xa9.json") != std::string::npos);
+}
+
+TEST_CASE("text in a chart: markup is escaped, what XML does not have is left out", "[plot]") {
+  const auto title = [](const std::string& text) {
+    const std::string svg = dsv41::plot::svg({.title = text});
+    const std::size_t begin = svg.find("bold\">") + 6;
+    return svg.substr(begin, svg.find("</text>") - begin);
+  };
+  CHECK(title("a<b>&c\"") == "a&lt;b&gt;&amp;c\"");
+  CHECK(title("\x01"
+              "a\x1b\n\t\x7f"
+              "b") == "ab");
+  CHECK(title(std::string("a\0b", 3)) == "ab");
+  for (const char* kept : {"\u00a0", "\u00e9", "\u0800", "\ud7ff", "\ue000", "\ufffd", "\U00010000", "\U0010ffff"}) {
+    CHECK(title(kept) == kept);
+  }
+  // Stray and missing continuations, overlong forms, controls, surrogates, beyond the last code point, no characters of XML.
+  for (const char* dropped : {"\x80",
+                              "\xbf",
+                              "\xff",
+                              "\xc3",
+                              "\xc3(",
+                              "\xe2\x82",
+                              "\xc0\xaf",
+                              "\xc1\xbf",
+                              "\xe0\x80\xaf",
+                              "\xe0\x9f\xbf",
+                              "\xf0\x80\x80\xaf",
+                              "\xf0\x8f\xbf\xbf",
+                              "\xc2\x80",
+                              "\xc2\x9f",
+                              "\xed\xa0\x80",
+                              "\xed\xbf\xbf",
+                              "\xf4\x90\x80\x80",
+                              "\xf8\x88\x80\x80\x80",
+                              "\xef\xbf\xbe",
+                              "\xef\xbf\xbf"}) {
+    const std::string left = title(std::string("a") + dropped + "z");
+    CHECK((left == "az" || left == "a(z"));
+  }
 }
 
 TEST_CASE("inspect --help lists every option, and a closed standard output is an error", "[inspect]") {

@@ -192,6 +192,10 @@ TEST_CASE("goldens, class deployed: logits and argmax where the case is steady")
     run.model.step(run.backend, run.batch, run.scratch.views());
     check_logits(run.logits(), values<double>(g.expected, "deployed.logits"), run.model.config().vocab,
                  kDeployedTolerance);
+    const Out<float, 2> taps = run.scratch.views().taps;  // what the drafter reads is rounded too
+    for (std::int64_t i = 0; i < taps.size(); ++i) {
+      if (numerics::bf16_round(taps.data()[i]) != taps.data()[i]) FAIL("tap " << i << " is " << taps.data()[i]);
+    }
   }
   CHECK(folders == kDeployedLogitFolders);
 }

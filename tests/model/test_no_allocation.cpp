@@ -14,11 +14,14 @@ using namespace dsv41::test;
 
 namespace {
 
-/// One whose widest workspace is that of the experts, and one where it is the Engram projection's quantised input.
+/// One whose widest workspace is that of the experts, one where it is the Engram projection's quantised input, and one where it is a
+/// query's decoded window.
 std::vector<ModelConfig> configs() {
   ModelConfig wide = tiny_config();
   wide.engram.dim = 256;
-  return {tiny_config(), wide};
+  ModelConfig far = tiny_config();
+  far.window = 1000;
+  return {tiny_config(), wide, far};
 }
 
 }  // namespace
@@ -31,6 +34,7 @@ TEMPLATE_LIST_TEST_CASE("a step and its logits allocate nothing after prepare, f
       const Limits limits{.max_context = 64, .max_rows = 17};
       Stepper<TestType> stepper(random, limits, numeric);  // prepares the backend for 17 rows
       State<TestType> state = stepper.open();
+      std::vector<LayerRows> plan;  // of a prompt that replays its last window: the step cuts batch and scratch
       for (const std::int64_t rows : {17, 1, 5}) {
         std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
         for (std::int64_t i = 0; i < rows; ++i) positions[static_cast<std::size_t>(i)] = state.sequence().position + i;
@@ -42,10 +46,15 @@ TEMPLATE_LIST_TEST_CASE("a step and its logits allocate nothing after prepare, f
                           .positions = random.memory.put(positions),
                           .segments = {&segment, 1}};
         const auto logits = random.memory.put(Array<float, 2>({rows, 50}));
+        plan_prefill(
+            random.config, make_schedule(random.config), Prefill::replay,
+            {.begin = state.position(), .end = state.position() + rows, .first = state.position(), .rows = rows}, plan);
+        const std::int64_t first = plan.back().queries;
         const std::size_t before = allocations();
         const ScratchViews views = stepper.scratch().views().first_rows(rows);
         stepper.model().step(random.backend, batch, views);
-        stepper.model().logits(random.backend, views, 0, rows, logits);
+        stepper.model().step(random.backend, batch, views, plan);
+        stepper.model().logits(random.backend, views, first, rows - first, logits.rows(first, rows - first));
         CHECK(allocations() - before == 0);
         CHECK(before > 0);
         state.sequence().position += rows;

@@ -203,10 +203,7 @@ TEMPLATE_LIST_TEST_CASE("B06: context, row and score capacities change no bit, a
       Stepper<TestType> stepper(random, limits, Numeric::exact);
       State<TestType> state = stepper.open();
       // Mark the caches: what a step has not written still has its mark.
-      for (SourceCache& c : state.sequence().sources) {
-        const std::vector<float> marks(static_cast<std::size_t>(c.entries.size()), 12345.0f);
-        random.backend.upload(c.entries.data(), marks.data(), marks.size() * sizeof(float));
-      }
+      for (SourceCache& c : state.sequence().sources) random.memory.fill(c.entries, 0xA5A5A5A5);
       const std::vector<float> got = stepper.step({{&state, random_tokens(6, 31, 50)}});
       const std::vector<float> memory = remembered(random.memory, config, state);
       if (want.empty()) want = got, want_memory = memory;
@@ -214,14 +211,66 @@ TEMPLATE_LIST_TEST_CASE("B06: context, row and score capacities change no bit, a
       CHECK(same_bits(memory, want_memory));
       const std::int64_t counts[] = {15, 31};  // of ratios 2 and 1
       for (std::size_t i = 0; i < 2; ++i) {
-        const Out<float, 2> entries = state.sequence().sources[i].entries;
+        const CacheRows& entries = state.sequence().sources[i].entries;
+        const std::vector<std::uint8_t> bytes = random.memory.bytes(entries);
+        const auto row = row_bytes(entries.format, entries.width);
         std::int64_t written = 0;
-        for (std::int64_t e = 0; e < entries.extent(0); ++e)
-          written += random.memory.get(entries.rows(e, 1))[0] != 12345.0f;
+        for (auto e = bytes.begin(); e != bytes.end(); e += row)
+          written += std::count(e, e + row, std::uint8_t{0xA5}) != row;
         CHECK(written == counts[i]);
       }
     }
   }
+}
+
+TEMPLATE_LIST_TEST_CASE("caches in pages of any size give the bits of caches in one piece", "[model]", Backends) {
+  const std::vector<std::int32_t> ids = random_tokens(12, 40, 50);
+  for (const std::int64_t width : {32, 40}) {  // packed, and float32 but for the entries' blocks of 16
+    ModelConfig config = tiny_config();
+    config.head_dim = config.index_dim = width;
+    RandomModel<TestType> random(config);
+    Stepper<TestType> stepper(random, {.max_context = 40, .max_rows = 13}, Numeric::exact);
+    State<TestType> whole = stepper.open();
+    const std::vector<float> want = in_chunks(stepper, whole, ids, 0, 13);
+    for (const Paging& paging : kPagings) {
+      INFO("pages of " << paging.page_rows);
+      State<TestType> state = stepper.open();
+      const auto page = [&](CacheRows& c) {
+        c = random.memory.put(c.format, Array<float, 2>({c.rows, c.width}, -3.0f), paging);
+      };
+      for (CacheRows& ring : state.sequence().rings) page(ring);
+      for (SourceCache& source : state.sequence().sources) page(source.entries), page(source.index_keys);
+      CHECK(same_bits(in_chunks(stepper, state, ids, 0, 13), want));
+      CHECK(same_bits(remembered(random.memory, config, state), remembered(random.memory, config, whole)));
+      for (const CacheRows& ring : state.sequence().rings) CHECK(random.memory.untouched_between(ring));
+      for (const SourceCache& source : state.sequence().sources) {
+        CHECK(random.memory.untouched_between(source.entries));
+        CHECK(random.memory.untouched_between(source.index_keys));
+      }
+    }
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("a sequence holds its caches packed, and nothing of them twice", "[model]", Backends) {
+  ModelConfig config = tiny_config();
+  config.head_dim = 512, config.index_dim = 128;
+  RandomModel<TestType> random(config);
+  const Limits limits{.max_context = 200, .max_rows = 5};
+  Stepper<TestType> stepper(random, limits, Numeric::exact);
+  State<TestType> state = stepper.open();
+  const SequenceState& s = state.sequence();
+  std::int64_t bytes = 0, buffers = 0;
+  const auto add = [&](const CacheRows& c, std::int64_t rows, std::int64_t row) {
+    CHECK(c.rows == rows);
+    CHECK(row_bytes(c.format, c.width) == row);
+    bytes += rows * row, ++buffers;
+  };
+  for (const CacheRows& ring : s.rings) add(ring, 8 + 5 - 1, 528);
+  add(s.sources[0].entries, 100, 288), add(s.sources[0].index_keys, 100, 68);
+  add(s.sources[1].entries, 200, 288), add(s.sources[1].index_keys, 200, 68);
+  bytes += 2 * 2 * 512 * 4, buffers += 4;  // the open group of ratio 2; the page table and the n-gram history are small
+  CHECK(state.bytes() >= static_cast<std::size_t>(bytes));
+  CHECK(state.bytes() <= static_cast<std::size_t>(bytes + buffers * 256));
 }
 
 TEST_CASE("B54: what lies in scratch and unfilled caches before a step changes nothing") {
@@ -234,9 +283,10 @@ TEST_CASE("B54: what lies in scratch and unfilled caches before a step changes n
       for (std::size_t i = 0; i + 4 <= bytes; i += 4) std::memcpy(static_cast<char*>(data) + i, &pattern, 4);
     };
     SequenceState& s = state.sequence();
-    for (auto& ring : s.rings) fill(ring.data(), static_cast<std::size_t>(ring.size()) * 4);
-    for (auto& c : s.sources) {
-      for (const Out<float, 2>* v : {&c.entries, &c.index_keys, &c.carry_kv, &c.carry_gate})
+    for (const CacheRows& ring : s.rings) random.memory.fill(ring, pattern);
+    for (const SourceCache& c : s.sources) {
+      for (const CacheRows* cache : {&c.entries, &c.index_keys}) random.memory.fill(*cache, pattern);
+      for (const Out<float, 2>* v : {&c.carry_kv, &c.carry_gate})
         fill(v->data(), static_cast<std::size_t>(v->size()) * 4);
     }
     std::vector<float> out;

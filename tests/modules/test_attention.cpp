@@ -49,7 +49,7 @@ struct Bench {
                .compressor = {},
                .indexer = {}};
     set_wq_b(random_matrix(random, Format::fp8_tile, heads * head_dim, config.q_rank, 0.2));
-    state.rings = {memory.put(Array<float, 2>({config.window + rows - 1, head_dim}))};
+    state.rings = {memory.put(CacheFormat::window, Array<float, 2>({config.window + rows - 1, head_dim}), {3, 0})};
     segment = {.state = &state, .first_row = 0, .rows = rows};
     Cursor count;
     scratch.layout(count, config, rows);
@@ -73,7 +73,9 @@ struct Bench {
 
   /// q (rotated) and kv (normed) of the rows.
   std::pair<std::vector<float>, std::vector<float>> project(const Array<float, 2>& x) {
-    attention().project(backend, memory.put(x), batch(), scratch);
+    const In<float, 2> rows = memory.put(x);
+    attention().project_kv(backend, rows, scratch);
+    attention().project_queries(backend, rows, batch(), scratch);
     return {memory.get(scratch.q), memory.get(scratch.kv)};
   }
 };
@@ -140,7 +142,9 @@ TEMPLATE_LIST_TEST_CASE("a window row is kept for as long as the window reaches,
   for (std::size_t i = 0; i < 40; ++i) other.values[3 * 40 + i] = 7;  // position 3, seen by 3 .. 18 with a window of 16
   const auto run = [&](const Array<float, 2>& in) {
     const Attention attention = bench.attention();
-    attention.project(bench.backend, bench.memory.put(in), bench.batch(), bench.scratch);
+    const In<float, 2> rows = bench.memory.put(in);
+    attention.project_kv(bench.backend, rows, bench.scratch);
+    attention.project_queries(bench.backend, rows, bench.batch(), bench.scratch);
     attention.remember(bench.backend, {&bench.segment, 1}, 0, bench.scratch);
     attention.attend(bench.backend, bench.batch(), 0, -1, {}, bench.scratch, bench.y);
     return Array<float, 2>({20, 40}, bench.memory.get(bench.y));

@@ -38,11 +38,10 @@ struct Bench {
                .norm = norm(head_dim),
                .wk = memory.put(random_matrix(random, Format::bf16, index_dim, head_dim)),
                .k_norm = norm(index_dim)};
-    const auto cache = [&](std::int64_t rows, std::int64_t width) {
-      return memory.put(Array<float, 2>({rows, width}, -1.0f));
-    };
-    state.sources = {{cache(kTokens / ratio, head_dim), cache(kTokens / ratio, index_dim), cache(ratio, head_dim),
-                      cache(ratio, head_dim)}};
+    const auto rows = [&](std::int64_t count, std::int64_t width) { return Array<float, 2>({count, width}, -1.0f); };
+    state.sources = {{memory.put(CacheFormat::entry, rows(kTokens / ratio, head_dim), {4, 0}),
+                      memory.put(CacheFormat::index, rows(kTokens / ratio, index_dim), {4, 0}),
+                      memory.put(rows(ratio, head_dim)), memory.put(rows(ratio, head_dim))}};
     Cursor count;
     scratch.layout(count, config, kTokens);
     const auto bytes = memory.put(std::vector<std::uint8_t>(count.used()));
@@ -54,7 +53,7 @@ struct Bench {
   void step(const Array<float, 2>& x, std::int64_t rows, Numeric numeric = Numeric::exact) {
     const Segment segment{.state = &state, .first_row = 0, .rows = rows, .first_position = state.position};
     const Compressor compressor(config, weights, ratio, memory.put(frequencies), numeric);
-    compressor.forward(backend, memory.put(x.rows(state.position, rows)), {&segment, 1}, 0, scratch.first_rows(rows));
+    compressor.forward(backend, memory.put(x.rows(state.position, rows)), {&segment, 1}, 0, scratch.rows(0, rows));
     state.position += rows;
   }
 
@@ -62,9 +61,9 @@ struct Bench {
   std::vector<float> cache() {
     std::vector<float> out;
     const SourceCache& c = state.sources[0];
-    for (const Out<float, 2>& part : {c.entries, c.index_keys, c.carry_kv, c.carry_gate}) {
-      const std::vector<float> v = memory.get(part);
-      out.insert(out.end(), v.begin(), v.end());
+    for (const std::vector<float>& part :
+         {memory.get(c.entries), memory.get(c.index_keys), memory.get(c.carry_kv), memory.get(c.carry_gate)}) {
+      out.insert(out.end(), part.begin(), part.end());
     }
     return out;
   }
@@ -135,6 +134,6 @@ TEMPLATE_LIST_TEST_CASE("the entry of a single group is the norm of its softmax-
   for (std::size_t i = 0; i < 20; ++i) latent.push_back(a[i] * sigmoid(ga[i] - gb[i]) + b[i] * sigmoid(gb[i] - ga[i]));
   const double r = root_mean_square(latent, 1e-20);
   for (std::size_t i = 0; i < 20; ++i) latent[i] *= static_cast<double>(norm[i]) / r;
-  CHECK(norm_error(bench.memory.get(bench.state.sources[0].entries.rows(0, 1)), latent) <=
+  CHECK(norm_error(bench.memory.get(bench.state.sources[0].entries, 0, 1), latent) <=
         2 * kNorm);  // float32 gates behind an exp
 }

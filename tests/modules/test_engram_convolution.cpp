@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // EngramConvolution on its own: sequences in one batch and in several, with the gate's scratch as it is.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -116,6 +117,7 @@ TEMPLATE_LIST_TEST_CASE("interleaved sequences and layers remember apart; any sp
   for (const Numeric numeric : kNumerics) {
     Bench<TestType> bench;
     const Rows a = make(21, 3), b = make(21, 4);
+    const auto rounded = [](float x) { return static_cast<double>(x) == to_bf16(static_cast<double>(x)); };
     SequenceState whole_a = bench.open(21), whole_b = bench.open(21), x = bench.open(8), y = bench.open(8);
     const std::vector<float> want_a = step(bench, a, {{&whole_a, 0, 21}}, 0, numeric);
     const std::vector<float> want_b = step(bench, b, {{&whole_b, 0, 21}}, 1, numeric);
@@ -133,6 +135,7 @@ TEMPLATE_LIST_TEST_CASE("interleaved sequences and layers remember apart; any sp
     }
     CHECK(done == 21);
     CHECK(same_bits(got_a, want_a));
+    CHECK(std::all_of(got_a.begin(), got_a.end(), rounded) == (numeric == Numeric::deployed));
     CHECK(same_bits(got_b, want_b));
     CHECK(same_bits(got_a1, want_a));
     CHECK(same_bits(got_b1, want_b));

@@ -39,7 +39,8 @@ struct Bench {
     Random data(seed);
     for (Array<float, 2>& k : keys) {
       k = random_array<2>(data, {kContext, kWidth});
-      state.sources.push_back({.entries = {}, .index_keys = memory.put(k), .carry_kv = {}, .carry_gate = {}});
+      state.sources.push_back(
+          {.entries = {}, .index_keys = memory.put(CacheFormat::index, k, {7, 0}), .carry_kv = {}, .carry_gate = {}});
     }
     selection = {.ids = memory.put(Array<std::int32_t, 2>({rows, kTopk}, -9)),
                  .counts = memory.put(Array<std::int32_t, 1>({rows}, -9)),
@@ -121,7 +122,7 @@ TEMPLATE_LIST_TEST_CASE("an indexer scores its own source's keys by the formula,
 
 TEMPLATE_LIST_TEST_CASE("another source's keys change nothing", "[modules]", Backends) {
   Bench<TestType> a, b;
-  b.state.sources[0].index_keys = b.memory.put(Array<float, 2>({kContext, kWidth}, std::nanf("")));
+  b.state.sources[0].index_keys = b.memory.put(CacheFormat::index, Array<float, 2>({kContext, kWidth}, std::nanf("")));
   const Rows rows(6);
   a.state.position = b.state.position = 20;
   a.run(kSecondSource, rows.x, rows.qr, {{&a.state, 0, 6}});

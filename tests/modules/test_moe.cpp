@@ -4,8 +4,11 @@
 #include "dsv41/modules/moe.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "support/memory.hpp"
@@ -33,7 +36,7 @@ struct Bench {
   MoeWeights weights;
 
   explicit Bench(bool shared) {
-    config.experts = kExperts, config.topk = 3, config.route_scale = 1.5, config.swiglu_limit = 10,
+    config.vocab = 4, config.experts = kExperts, config.topk = 3, config.route_scale = 1.5, config.swiglu_limit = 10,
     config.shared_experts = shared;
     Random random(1);
     gate = random_matrix(random, Format::bf16, kExperts, kDim, 0.25);
@@ -80,7 +83,10 @@ struct Bench {
 
   Doubles scores(const Doubles& x) const {
     Doubles out = product(gate, x);
-    for (double& s : out) s = std::sqrt(std::log1p(std::exp(s)));
+    for (double& s : out) {
+      s /= config.gate_temp;
+      s = config.score == ScoreFunction::sigmoid ? sigmoid(s) : std::sqrt(std::log1p(std::exp(s)));
+    }
     return out;
   }
 
@@ -107,7 +113,7 @@ struct Bench {
     Doubles y(kDim);
     double total = 0;
     for (const std::size_t e : chosen) total += s[e];
-    for (const std::size_t e : chosen) add(experts[e], x, s[e] / total * 1.5, y);
+    for (const std::size_t e : chosen) add(experts[e], x, s[e] / (config.norm_topk ? total : 1) * 1.5, y);
     if (config.shared_experts > 0) add(experts[kExperts], x, 1, y);
     return y;
   }
@@ -186,7 +192,10 @@ TEMPLATE_LIST_TEST_CASE("node-limited groups: the mixture of the best experts of
 
 TEMPLATE_LIST_TEST_CASE("a hash table: the mixture of the experts that a token's row names, whatever the bias",
                         "[modules]", Backends) {
+  const bool released = GENERATE(true, false);  // else: every other rule of the router
   Bench<TestType> bench(true);
+  if (!released)
+    bench.config.score = ScoreFunction::sigmoid, bench.config.gate_temp = 2, bench.config.norm_topk = false;
   Random random(6);
   const Array<float, 2> x = random_array<2>(random, {kTokens, kDim});
   const Array<std::int32_t, 2> table({4, 3}, {7, 0, 3, 1, 2, 4, 6, 5, 0, 2, -1, 7});
@@ -217,7 +226,15 @@ TEST_CASE("a mixture refuses router modes that its config cannot have, and says 
         "topk_route: groups is 3, expected a divisor of the number of experts, at most 64");
   CHECK(refusal(grouped(4, 1)).message == "topk_route: topk_groups is 1, expected enough groups for 3 experts");
   RouterModes table;
-  table.hash_table = shaped<const std::int32_t, 2>({50, 2});
-  CHECK(refusal(table).code == Errc::shape_mismatch);
-  CHECK(refusal(table).message == "moe: hash_table is [50, 2], expected [50, 3]");
+  for (const auto& [extents, text] : {std::pair<std::array<std::int64_t, 2>, const char*>{{4, 2}, "[4, 2]"},
+                                      {{3, 3}, "[3, 3]"},  // a table for some tokens
+                                      {{0, 3}, "[0, 3]"}}) {
+    table.hash_table = shaped<const std::int32_t, 2>(extents);
+    CHECK(refusal(table).code == Errc::shape_mismatch);
+    CHECK(refusal(table).message == std::string("moe: hash_table is ") + text + ", expected [4, 3]");
+  }
+  table.hash_table = shaped<const std::int32_t, 2>({4, 3});
+  CHECK(refusal(table).code == Errc::ok);
+  table.groups = 2;
+  CHECK(refusal(table).message == "moe: groups is 2, expected 1 beside a hash table");
 }

@@ -36,9 +36,15 @@ mutant() {
 # shellcheck source=/dev/null
 source "$root/tests/mutants/mutants.list"
 
+# at TREE NUMBER: where that mutant's file is in a tree like this one
+at() {
+  [[ "${files[$2]}" == src/* ]] && echo "$1/${files[$2]}" || echo "$1/include/dsv41/${files[$2]}"
+}
+
 # Prints the mutated text of mutant $1; fails unless its line is there exactly once and changes.
 mutated() {
-  local path="$root/include/dsv41/${files[$1]}" from="${froms[$1]}" to="${tos[$1]}" text rest
+  local path from="${froms[$1]}" to="${tos[$1]}" text rest
+  path="$(at "$root" "$1")"
   [[ -r "$path" ]] || die "${names[$1]}: no file $path"
   text="$(<"$path")"
   rest="${text#*"$from"}"
@@ -48,6 +54,7 @@ mutated() {
   printf '%s\n' "${text/"$from"/"$to"}"
 }
 
+((${#names[@]} > 0)) || die "no mutant's name contains '$word'"
 for i in "${!names[@]}"; do
   mutated "$i" >/dev/null
   [[ -n "${tests[$i]}" ]] || die "${names[$i]} names no test"
@@ -64,54 +71,69 @@ catch2=(-lCatch2Main -lCatch2)  # 3.x; 2.13 has one library
 if ! echo 'int main() {}' | "$cxx" -x c++ - -lCatch2Main -o "$work/catch2" 2>/dev/null; then catch2=(-lCatch2WithMain); fi
 trap 'rm -rf "$work"' EXIT
 
-# compile HEADERS TEST PROGRAM: the test's own translation unit against those headers; the library behind it is the unchanged one, of
-# which the linker takes no inline function that the test brings along.
+# compile TREE TEST PROGRAM [SOURCE]: the test's own translation unit, and the source, against that tree; the library behind them is the
+# unchanged one, of which the linker takes nothing that they bring along.
 compile() {
-  local extra=()
-  [[ "$2" != model/* ]] || extra=("$root/tests/model/counted_new.cpp")
-  "$cxx" -std=c++20 -O1 -ffp-contract=off -w -I"$1" -I"$root/tests" -I"$root/src" -DDSV41_GOLDEN_DIR="\"$root/tests/golden\"" \
+  local extra=(${4:+"$4"})
+  [[ "$2" != model/* ]] || extra+=("$root/tests/model/counted_new.cpp")
+  "$cxx" -std=c++20 -O1 -ffp-contract=off -w -I"$1/include" -I"$root/tests" -I"$1/src" -DDSV41_GOLDEN_DIR="\"$root/tests/golden\"" \
     -DDSV41_TEXT_DATA_DIR="\"$root/tests/text/data\"" -DDSV41_DEMO_DIR="\"$root/examples/tiny\"" -DDSV41_V4_TOKENIZER='""' \
     "$root/tests/${2%/*}/test_${2#*/}.cpp" "${extra[@]}" "$library" "${catch2[@]}" -lpcre2-8 -lutf8proc -o "$3" 2>"$3.log"
 }
 
 # A test that fails on the unchanged headers proves nothing.
 baseline() {
-  compile "$root/include" "$1" "$work/base_${1//\//_}" || die "$1 does not compile: $(tail -n 3 "$work/base_${1//\//_}.log")"
-  "$work/base_${1//\//_}" >/dev/null 2>&1 || die "$1 fails without a mutant"
+  local program="$work/base_${1//\//_}"
+  if ! compile "$root" "$1" "$program"; then
+    echo "INVALID  $1 does not compile: $(tail -n 3 "$program.log")"
+  elif ! timeout 120 "$program" >/dev/null 2>&1; then
+    echo "INVALID  $1 fails without a mutant, or takes two minutes"
+  else
+    echo "stands   $1"
+  fi
 }
 
 one() {
-  local i="$1" headers="$work/$1" t
-  cp -r "$root/include" "$headers"
-  mutated "$i" >"$headers/dsv41/${files[$i]}"
+  local i="$1" tree="$work/$1" t source=''
+  mkdir "$tree"
+  cp -r "$root/include" "$root/src" "$tree"
+  mutated "$i" >"$(at "$tree" "$i")"
+  [[ "${files[$i]}" != src/* ]] || source="$tree/${files[$i]}"
   exec 2>/dev/null  # a crash is a catch, and bash would report it
   for t in ${tests[$i]}; do
-    if ! compile "$headers" "$t" "$work/t$i"; then
+    if ! compile "$tree" "$t" "$work/t$i" "$source"; then
       echo "INVALID  ${names[$i]}: does not compile with $t: $(grep -m 1 error "$work/t$i.log" || true)"
       return
     fi
-    if ! timeout 300 "$work/t$i" >/dev/null 2>&1; then
+    local status=0
+    timeout 300 "$work/t$i" >/dev/null 2>&1 || status=$?
+    if ((status == 124)); then  # more than twice what a test may take: the mutant hangs, or the machine does
+      echo "INVALID  ${names[$i]}: no end of $t within 300 s"
+      return
+    fi
+    if ((status != 0)); then
       echo "caught   ${names[$i]} by $t"
-      rm -rf "$headers" "$work/t$i"
+      rm -rf "$tree" "$work/t$i"
       return
     fi
   done
   echo "SURVIVED ${names[$i]} (${files[$i]}): ${tests[$i]}"
 }
 
-# run FUNCTION ITEM...: as many at once as there are processors
+# run FUNCTION ITEM...: as many at once as there are processors; each item prints one line, which is its result
 run() {
-  local function="$1" status=0
+  local function="$1"
   for item in "${@:2}"; do
-    while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n || status=1; done
+    while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n || true; done
     "$function" "$item" &
   done
-  while (($(jobs -rp | wc -l) > 0)); do wait -n || status=1; done
-  return "$status"
+  wait
 }
 
 mapfile -t used < <(printf '%s\n' "${tests[@]}" | tr ' ' '\n' | sort -u)
-run baseline "${used[@]}" || die "the tests do not stand without mutants"
+run baseline "${used[@]}" >"$work/baseline"
+grep '^INVALID' "$work/baseline" >&2 || true
+(($(grep -c '^stands' "$work/baseline" || true) == ${#used[@]})) || die "the tests do not stand without mutants"
 run one "${!names[@]}" | tee "$work/report"
 caught="$(grep -c '^caught' "$work/report" || true)"
 echo "$caught of ${#names[@]} mutants caught"

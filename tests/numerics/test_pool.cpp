@@ -34,6 +34,13 @@ TEST_CASE("a pool is the mean of the values under the softmax of the gates, what
   }
 }
 
+TEST_CASE("products are added in float32, in ascending position") {
+  // Probabilities of a quarter: 1, then two halves of its last bit, each lost to the even neighbour; a wide sum would keep both.
+  const float kv[] = {4, 0x1p-22f, 0x1p-22f, 0}, back[] = {0, 0x1p-22f, 0x1p-22f, 4}, gate[] = {0, 0, 0, 0};
+  CHECK(pool(Numeric::exact, kv, 1, gate, 1, 4) == 1.0f);
+  CHECK(pool(Numeric::exact, back, 1, gate, 1, 4) == 1.0f + 0x1p-23f);
+}
+
 TEST_CASE("each probability is divided before it weighs") {
   const float kv[] = {3e38f, 3e38f, 3e38f}, gate[] = {5, 5, 5};  // products of undivided ones would overflow
   CHECK(std::isfinite(pool(Numeric::exact, kv, 1, gate, 1, 3)));

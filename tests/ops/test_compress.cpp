@@ -150,6 +150,7 @@ TEST_CASE("compress: check() names the field, what it expects and what it got") 
   check_refuses(good, "carry_kv is 0, expected at least one row", [](auto& op) {
     op.carry_kv = shaped<float, 2>({0, 8});
   });
+  check_refuses(good, "first_position is -1, expected at least 0", [](auto& op) { op.first_position = -1; });
   check_refuses(good, "gate is [4, 8], expected [5, 8]", [](auto& op) { op.gate = shaped<const float, 2>({4, 8}); });
   check_refuses(good, "carry_kv is [2, 9], expected [2, 8]", [](auto& op) { op.carry_kv = shaped<float, 2>({2, 9}); });
   check_refuses(good, "carry_gate is [3, 8], expected [2, 8]", [](auto& op) {

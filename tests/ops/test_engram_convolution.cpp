@@ -186,7 +186,11 @@ TEST_CASE("engram_convolution: check() names the field, what it expects and what
   check_refuses(good, "norm is [1, 8], expected [2, 8]", [](auto& op) { op.norm.rows = 1; });
   check_refuses(good, "kernel is 0, expected at least 1 lag", [](auto& op) { op.kernel.cols = 0; });
   check_refuses(good, "kernel is [8, 4], expected [16, 4]", [](auto& op) { op.kernel.rows = 8; });
+  check_refuses(good, "first_position is -1, expected at least 0", [](auto& op) { op.first_position = -1; });
   check_refuses(good, "dilation is 0, expected at least 1", [](auto& op) { op.dilation = 0; });
+  check_refuses(good, "dilation is 4611686018427387904, expected no more than ring has slots",
+                [](auto& op) { op.dilation = std::int64_t{1} << 62; });
+  check_refuses(good, "kernel is 16, expected no more lags than ring has slots", [](auto& op) { op.kernel.cols = 16; });
   check_refuses(good, "ring is [14, 2, 8], expected at least [15, 2, 8]", [](auto& op) {
     op.ring = shaped<float, 3>({14, 2, 8});
   });

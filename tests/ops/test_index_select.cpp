@@ -61,16 +61,18 @@ struct Outputs {
 
 constexpr float kScale = 0.25f;
 
-/// `given` are the blocks that a `limited` selection works in; the sequence's keys begin at row `first_key`.
+/// `given` are the blocks that a `limited` selection works in; the sequence's keys begin at row `first_key` of their one page.
 template <class B>
 Outputs run(const Case& c, const Inputs& in, CandidateUse use, Numeric numeric, std::int64_t score_rows,
-            const Outputs* given = nullptr, std::int64_t first_key = 0) {
+            const Outputs* given = nullptr, const Paging& paging = {}, std::int64_t first_key = 0) {
   B backend;
   Memory<B> memory(backend);
   const std::int64_t visible = (c.first_position + c.tokens) / c.ratio, blocks = (visible + c.block - 1) / c.block;
+  CacheRows keys = memory.put(CacheFormat::index, in.keys, paging);
+  keys.rows -= first_key, keys.offset += first_key * row_bytes(keys.format, keys.width);
   ops::IndexSelect op{.q = memory.put(in.q),
                       .weights = memory.put(in.weights),
-                      .keys = memory.put(in.keys).rows(first_key, in.keys.extents[0] - first_key),
+                      .keys = keys,
                       .ids = memory.put(Array<std::int32_t, 2>({c.tokens, c.topk}, -9)),
                       .counts = memory.put(Array<std::int32_t, 1>({c.tokens}, -9)),
                       .scores = memory.put(Array<float, 2>({score_rows, visible}, 77.0f)),
@@ -175,6 +177,11 @@ TEMPLATE_LIST_TEST_CASE("index_select keeps the best visible entries, publishes 
       const std::int64_t all = std::max<std::int64_t>(c.tokens, 1);
       check_outputs(c, in, CandidateUse::none, numeric, run<TestType>(c, in, CandidateUse::none, numeric, all));
       const Outputs publish = run<TestType>(c, in, CandidateUse::publish, numeric, all);
+      for (const Paging& paging : kPagings) {
+        const Outputs paged = run<TestType>(c, in, CandidateUse::publish, numeric, all, nullptr, paging);
+        CHECK(paged.ids == publish.ids);
+        CHECK(same_bits(paged.scores, publish.scores));
+      }
       check_outputs(c, in, CandidateUse::publish, numeric, publish);
       check_outputs(c, in, CandidateUse::limited, numeric,
                     run<TestType>(c, in, CandidateUse::limited, numeric, all, &publish));
@@ -232,7 +239,7 @@ TEMPLATE_LIST_TEST_CASE("B47: ids are relative to the row at which a sequence's 
     const Outputs want = run<TestType>(c, in, CandidateUse::publish, Numeric::exact, all);
     Inputs other = in;
     other.keys = packed;
-    const Outputs got = run<TestType>(c, other, CandidateUse::publish, Numeric::exact, all, nullptr, 17);
+    const Outputs got = run<TestType>(c, other, CandidateUse::publish, Numeric::exact, all, nullptr, {}, 17);
     CHECK(got.ids == want.ids);
     CHECK(got.blocks == want.blocks);
   }
@@ -298,7 +305,7 @@ TEMPLATE_LIST_TEST_CASE("an entry whose score is NaN is never selected, whether 
 TEST_CASE("index_select: check() names the field, what it expects and what it got") {
   const ops::IndexSelect good{.q = shaped<const float, 3>({3, 2, 8}),
                               .weights = shaped<const float, 2>({3, 2}),
-                              .keys = shaped<const float, 2>({10, 8}),
+                              .keys = shaped_cache(10, 8, CacheFormat::index),
                               .ids = shaped<std::int32_t, 2>({3, 4}),
                               .counts = shaped<std::int32_t, 1>({3}),
                               .blocks = shaped<std::int32_t, 2>({3, 2}),
@@ -308,13 +315,17 @@ TEST_CASE("index_select: check() names the field, what it expects and what it go
                               .first_position = 5,
                               .block = 2,
                               .candidates = CandidateUse::publish};
+  check_refuses(good, "first_position is -1, expected at least 0", [](auto& op) { op.first_position = -1; });
+  check_refuses(good, "ratio is 0, expected at least 1", [](auto& op) { op.ratio = 0; });
   check_refuses(good, "weights is [3, 1], expected [3, 2]", [](auto& op) {
     op.weights = shaped<const float, 2>({3, 1});
   });
-  check_refuses(good, "keys is [7, 8], expected at least [8, 8]", [](auto& op) {
-    op.keys = shaped<const float, 2>({7, 8});
-  });
-  check_refuses(good, "keys is [10, 9], expected [10, 8]", [](auto& op) { op.keys = shaped<const float, 2>({10, 9}); });
+  check_refuses(good, "keys is [7, 8], expected at least [8, 8]", [](auto& op) { op.keys = shaped_cache(7, 8); });
+  check_refuses(good, "keys is [10, 9], expected [10, 8]", [](auto& op) { op.keys = shaped_cache(10, 9); });
+  check_refuses(good, "keys is of format window, expected index or f32",
+                [](auto& op) { op.keys.format = CacheFormat::window; });
+  check_refuses(good, "keys is 4 pages of 2 rows, expected pages for 10 rows",
+                [](auto& op) { op.keys.pages = shaped<std::byte* const, 1>({4}), op.keys.page_rows = 2; });
   check_refuses(good, "ids is [2, 4], expected [3, 4]", [](auto& op) { op.ids = shaped<std::int32_t, 2>({2, 4}); });
   check_refuses(good, "counts is [4], expected [3]", [](auto& op) { op.counts = shaped<std::int32_t, 1>({4}); });
   check_refuses(good, "scores is [1, 7], expected at least [1, 8]", [](auto& op) {

@@ -16,7 +16,7 @@ using namespace dsv41::test;
 
 namespace {
 
-constexpr std::int64_t kWidth = 512, kElements = (std::int64_t{1} << 31) + (1 << 18), kRows = kElements / kWidth;
+constexpr std::int64_t kWidth = 512, kElements = (std::int64_t{1} << 31) + (1 << 18);
 
 class Reserved {
  public:
@@ -30,38 +30,41 @@ class Reserved {
 
   float* floats() const { return static_cast<float*>(data_); }
 
- private:
   static constexpr std::size_t kBytes = static_cast<std::size_t>(kElements) * sizeof(float);
+
+ private:
   void* data_;
 };
 
 }  // namespace
 
-TEST_CASE("B90: a cache of more than 2^31 elements is written and read at its first, middle and last slot") {
+TEST_CASE("B90: a cache of more than 2^32 bytes is written and read at its first, middle and last slot") {
   const Reserved reserved;
   RefBackend backend;
   Memory memory(backend);
   Random random(1);
-  const Out<float, 2> cache(reserved.floats(), {kRows, kWidth});
+  const std::int64_t slots = static_cast<std::int64_t>(Reserved::kBytes) / row_bytes(CacheFormat::entry, kWidth);
+  const std::vector<std::byte*> page{reinterpret_cast<std::byte*>(reserved.floats())};
+  const CacheRows cache{
+      .format = CacheFormat::entry, .rows = slots, .width = kWidth, .pages = memory.put(page), .page_rows = slots};
   const std::vector<float> query = random.normals(kWidth), sink{0}, frequencies{0.5f, 0.25f};
-  for (const std::int64_t slot : {std::int64_t{0}, kRows / 2, kRows - 1}) {
+  for (const std::int64_t slot : {std::int64_t{0}, slots / 2, slots - 1}) {
     const Array<float, 2> row = random_array<2>(random, {1, kWidth});
     const Out<float, 2> rows = memory.put(row);
     const ops::CacheAppend append{.rows = rows,
                                   .frequencies = memory.put(frequencies),
                                   .cache = cache,
                                   .first_position = slot,
-                                  .first_slot = slot,
-                                  .quantiser = numerics::Quantiser::window_fp8};
+                                  .first_slot = slot};
     append.check();
     backend.run(append);
     const std::vector<float> stored = memory.get(rows);
-    CHECK(same_bits(memory.get(cache.rows(slot, 1)), stored));
+    CHECK(same_bits(memory.get(cache, slot, 1), stored));
     // Attention to that entry and a window row, in the large cache and in one of a single row.
-    const auto attend = [&](In<float, 2> entries, std::int64_t id) {
+    const auto attend = [&](const CacheRows& entries, std::int64_t id) {
       const Out<float, 3> out = memory.put(Array<float, 3>({1, 1, kWidth}));
       const ops::SparseAttention op{.q = memory.put(Array<float, 3>({1, 1, kWidth}, query)),
-                                    .ring = memory.put(Array<float, 2>({1, kWidth}, 0.5f)),
+                                    .ring = memory.put(CacheFormat::window, Array<float, 2>({1, kWidth}, 0.5f)),
                                     .entries = entries,
                                     .ids = memory.put(Array<std::int32_t, 2>({1, 1}, static_cast<std::int32_t>(id))),
                                     .counts = memory.put(Array<std::int32_t, 1>({1}, 1)),
@@ -73,7 +76,7 @@ TEST_CASE("B90: a cache of more than 2^31 elements is written and read at its fi
       backend.sync();
       return memory.get(out);
     };
-    CHECK(same_bits(attend(cache, slot), attend(rows, 0)));
+    CHECK(same_bits(attend(cache, slot), attend(memory.put(CacheFormat::f32, {{1, kWidth}, stored}), 0)));
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "support/memory.hpp"
@@ -37,7 +39,7 @@ struct Inputs {
   Array<std::int32_t, 2> ids;
   Array<std::int32_t, 1> counts;
   std::vector<float> sink;
-  std::int64_t first_position, window;
+  std::int64_t first_position, window, first_visible = 0;
 
   /// The same with one query.
   Inputs row(std::int64_t t) const {
@@ -70,19 +72,21 @@ Inputs make(const Case& c) {
 }
 
 template <class B>
-std::vector<float> run(const Inputs& in, Numeric numeric) {
+std::vector<float> run(const Inputs& in, Numeric numeric, const Paging& paging = {}) {
   B backend;
   Memory<B> memory(backend);
   const auto out = memory.put(Array<float, 3>(in.q.extents, -1.0f));
   ops::SparseAttention op{.q = memory.put(in.q),
-                          .ring = memory.put(in.ring),
+                          .ring = memory.put(CacheFormat::window, in.ring, paging),
                           .sink = memory.put(in.sink),
                           .out = out,
                           .first_position = in.first_position,
+                          .first_visible = in.first_visible,
                           .window = in.window,
                           .numeric = numeric};
   if (in.ids.extents[1] > 0)
-    op.entries = memory.put(in.entries), op.ids = memory.put(in.ids), op.counts = memory.put(in.counts);
+    op.entries = memory.put(CacheFormat::entry, in.entries, paging), op.ids = memory.put(in.ids),
+    op.counts = memory.put(in.counts);
   op.check();
   backend.run(op);
   return memory.get(out);
@@ -91,7 +95,7 @@ std::vector<float> run(const Inputs& in, Numeric numeric) {
 /// Rows that a query sees, each with its slot: the window oldest first from slot 0, the entries from slot `window`.
 std::vector<std::pair<std::int64_t, Doubles>> seen(const Inputs& in, std::int64_t t) {
   const std::int64_t width = in.q.extents[2], p = in.first_position + t,
-                     oldest = std::max<std::int64_t>(0, p - in.window + 1);
+                     oldest = std::max(in.first_visible, p - in.window + 1);
   std::vector<std::pair<std::int64_t, Doubles>> out;
   for (std::int64_t at = oldest; at <= p; ++at)
     out.push_back({at - oldest, slice(in.ring.values, at % in.ring.extents[0] * width, width)});
@@ -131,7 +135,8 @@ Doubles head_output(const std::vector<std::pair<std::int64_t, Doubles>>& rows, c
   return out;
 }
 
-Doubles formula(const Inputs& in, Numeric numeric) {
+Doubles formula(Inputs in, Numeric numeric) {
+  in.ring = cached(CacheFormat::window, in.ring), in.entries = cached(CacheFormat::entry, in.entries);
   const auto [tokens, heads, width] = in.q.extents;
   Doubles out;
   for (std::int64_t t = 0; t < tokens; ++t) {
@@ -157,8 +162,31 @@ TEMPLATE_LIST_TEST_CASE("attention equals the softmax over window, entries and s
       check_close(got.values, formula(in, numeric), numeric, kNormAttention);
       for (std::int64_t t = 0; t < c.tokens; ++t)
         CHECK(same_bits(run<TestType>(in.row(t), numeric), got.rows(t, 1).values));
+      for (const Paging& paging : kPagings) CHECK(same_bits(run<TestType>(in, numeric, paging), got.values));
     }
   }
+}
+
+TEMPLATE_LIST_TEST_CASE("window rows that are not visible take no slots and are not read", "[sparse_attention]",
+                        Backends) {
+  int hidden = 0;
+  for (const Case& c : kCases) {
+    for (const std::int64_t back : {0, 1, 5, 80}) {
+      if (c.tokens == 0 || back > c.first_position) continue;
+      INFO("seed " << c.seed << ", visible from " << back << " before the first");
+      Inputs in = make(c);
+      in.first_visible = c.first_position - back;
+      const std::int64_t oldest = std::max<std::int64_t>(0, c.first_position - c.window + 1),
+                         slots = in.ring.extents[0];
+      for (std::int64_t p = oldest; p < in.first_visible; ++p, ++hidden) {
+        const auto row = in.ring.values.begin() + p % slots * c.width;
+        std::fill(row, row + c.width, std::numeric_limits<float>::quiet_NaN());
+      }
+      for (const Numeric numeric : kNumerics)
+        check_close(run<TestType>(in, numeric), formula(in, numeric), numeric, kNormAttention);
+    }
+  }
+  CHECK(hidden > 0);
 }
 
 TEMPLATE_LIST_TEST_CASE("the ring's end is invisible: every position gives what a ring with the rows in order gives",
@@ -218,22 +246,28 @@ TEMPLATE_LIST_TEST_CASE("huge logits stay finite, and the largest takes all", "[
 
 TEST_CASE("sparse_attention: check() names the field, what it expects and what it got") {
   const ops::SparseAttention good{.q = shaped<const float, 3>({3, 2, 8}),
-                                  .ring = shaped<const float, 2>({6, 8}),
-                                  .entries = shaped<const float, 2>({9, 8}),
+                                  .ring = shaped_cache(6, 8, CacheFormat::window),
+                                  .entries = shaped_cache(9, 8, CacheFormat::entry),
                                   .ids = shaped<const std::int32_t, 2>({3, 4}),
                                   .counts = shaped<const std::int32_t, 1>({3}),
                                   .sink = shaped<const float, 1>({2}),
                                   .out = shaped<float, 3>({3, 2, 8}),
                                   .window = 4};
-  check_refuses(good, "ring is [6, 7], expected [6, 8]", [](auto& op) { op.ring = shaped<const float, 2>({6, 7}); });
-  check_refuses(good, "ring is [5, 8], expected at least [6, 8]", [](auto& op) {
-    op.ring = shaped<const float, 2>({5, 8});
-  });
+  check_refuses(good, "ring is [6, 7], expected [6, 8]", [](auto& op) { op.ring = shaped_cache(6, 7); });
+  check_refuses(good, "ring is [5, 8], expected at least [6, 8]", [](auto& op) { op.ring = shaped_cache(5, 8); });
+  for (const std::int64_t visible : {-1, 1}) {
+    check_refuses(good, "first_visible is " + std::to_string(visible) + ", expected 0 to first_position",
+                  [&](auto& op) { op.first_visible = visible; });
+  }
   check_refuses(good, "sink is [3], expected [2]", [](auto& op) { op.sink = shaped<const float, 1>({3}); });
   check_refuses(good, "out is [3, 2, 9], expected [3, 2, 8]", [](auto& op) { op.out = shaped<float, 3>({3, 2, 9}); });
-  check_refuses(good, "entries is [9, 7], expected [9, 8]", [](auto& op) {
-    op.entries = shaped<const float, 2>({9, 7});
-  });
+  check_refuses(good, "ring is of format entry, expected window or f32",
+                [](auto& op) { op.ring.format = CacheFormat::entry; });
+  check_refuses(good, "entries is [9, 7], expected [9, 8]", [](auto& op) { op.entries = shaped_cache(9, 7); });
+  check_refuses(good, "entries is of format index, expected entry or f32",
+                [](auto& op) { op.entries.format = CacheFormat::index; });
+  check_refuses(good, "entries is 9 pages of 0 rows, expected pages for 9 rows",
+                [](auto& op) { op.entries.page_rows = 0; });
   check_refuses(good, "ids is [2, 4], expected [3, 4]", [](auto& op) {
     op.ids = shaped<const std::int32_t, 2>({2, 4});
   });

@@ -50,6 +50,16 @@ class Laid {
     return put(random_array<3>(r, {rows, heads, cols}), dense);
   }
 
+  /// A cache of random rows: in one page, or with a gap in pages of two rows, `gap` bytes in front of the first one.
+  CacheRows random(Random& r, CacheFormat format, std::int64_t rows) {
+    return memory_.put(format, random_array<2>(r, {rows, kDim}), gap_ == 0 ? Paging{} : Paging{2, gap_});
+  }
+
+  void collect(const CacheRows& cache) {
+    for (const float x : memory_.get(cache)) outputs.push_back(static_cast<double>(x));
+    CHECK(memory_.untouched_between(cache));
+  }
+
   /// Appends the view's elements, and whether the gaps are as they were, to the outputs of the case.
   template <class T, std::size_t Rank>
   void collect(const View<T, Rank>& view) {
@@ -206,10 +216,9 @@ std::vector<OpCase<B>> attention_cases() {
          Random r(11);
          const ops::CacheAppend op{.rows = l.random(r, tokens, kDim),
                                    .frequencies = l.put(r.normals(4)),
-                                   .cache = l.random(r, 6, kDim),
+                                   .cache = l.random(r, CacheFormat::window, 6),
                                    .first_position = 3,
-                                   .first_slot = 4,
-                                   .quantiser = numerics::Quantiser::window_fp8};
+                                   .first_slot = 4};
          go(l, op, run);
          l.collect(op.rows), l.collect(op.cache);
        }},
@@ -233,7 +242,7 @@ std::vector<OpCase<B>> attention_cases() {
          };
          ops::IndexSelect op{.q = l.random(r, tokens, kHeads, kDim),
                              .weights = l.random(r, tokens, kHeads),
-                             .keys = l.random(r, 20, kDim),
+                             .keys = l.random(r, CacheFormat::index, 20),
                              .ids = ints(tokens, 3),
                              .counts = l.put(Array<std::int32_t, 1>({tokens}, 5)),
                              .blocks = ints(tokens, 2),
@@ -245,7 +254,7 @@ std::vector<OpCase<B>> attention_cases() {
                              .candidates = ops::CandidateUse::publish};
          go(l, op, run);
          l.collect(op.ids), l.collect(op.counts), l.collect(op.blocks), l.collect(op.block_counts);
-         op.candidates = ops::CandidateUse::limited, op.keys = l.random(r, 20, kDim);
+         op.candidates = ops::CandidateUse::limited, op.keys = l.random(r, CacheFormat::index, 20);
          if (run) go(l, op, run);
          l.collect(op.ids), l.collect(op.counts);
        }},
@@ -255,15 +264,16 @@ std::vector<OpCase<B>> attention_cases() {
          Array<std::int32_t, 2> ids({tokens, 2});
          for (std::size_t i = 0; i < ids.values.size(); ++i)
            ids.values[i] = static_cast<std::int32_t>(i % 2 * 4 + i / 2);
-         const ops::SparseAttention op{.q = l.random(r, tokens, kHeads, kDim),
-                                       .ring = l.random(r, 4 + std::max<std::int64_t>(tokens - 1, 0), kDim),
-                                       .entries = l.random(r, 9, kDim),
-                                       .ids = l.put(ids),
-                                       .counts = l.put(Array<std::int32_t, 1>({tokens}, 2)),
-                                       .sink = l.put(r.normals(kHeads)),
-                                       .out = l.random(r, tokens, kHeads, kDim),
-                                       .first_position = 6,
-                                       .window = 4};
+         const ops::SparseAttention op{
+             .q = l.random(r, tokens, kHeads, kDim),
+             .ring = l.random(r, CacheFormat::window, 4 + std::max<std::int64_t>(tokens - 1, 0)),
+             .entries = l.random(r, CacheFormat::entry, 9),
+             .ids = l.put(ids),
+             .counts = l.put(Array<std::int32_t, 1>({tokens}, 2)),
+             .sink = l.put(r.normals(kHeads)),
+             .out = l.random(r, tokens, kHeads, kDim),
+             .first_position = 6,
+             .window = 4};
          go(l, op, run);
          l.collect(op.out);
        }},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Expected experts touched: the released numbers, every choice of small cases counted out, and routing by random logits.
+// Expected experts and table rows touched: the released numbers, every choice of small cases counted out, and routing by random logits.
 #include "dsv41/plan/experts_touched.hpp"
 
 #include <array>
@@ -16,6 +16,7 @@
 using namespace dsv41;
 using namespace dsv41::test;
 using plan::expected_experts_touched;
+using plan::expected_rows_touched;
 
 namespace {
 
@@ -42,15 +43,15 @@ double counted_out(int experts, int topk, int batch) {
 TEST_CASE("64 tokens of the released model touch 243.8 of 384 experts") {
   CHECK(std::abs(expected_experts_touched(384, 6, 64) - 243.8) < 0.05);
   CHECK(expected_experts_touched(384, 6, 0) == 0);
-  CHECK(expected_experts_touched(384, 6, 1) == 6);  // 6/384 is a power of two
+  CHECK(std::abs(expected_experts_touched(384, 6, 1) - 6) < 1e-14);
   CHECK(expected_experts_touched(5, 5, 3) == 5);
   CHECK(expected_experts_touched(384, 6, std::numeric_limits<std::int64_t>::max()) == 384);
 }
 
 TEST_CASE("expected experts touched is exact where every choice can be counted out") {
-  CHECK(expected_experts_touched(2, 1, 1) == 1);     // by hand: A or B
-  CHECK(expected_experts_touched(2, 1, 2) == 1.5);   // AA AB BA BB: 1, 2, 2, 1
-  CHECK(expected_experts_touched(2, 1, 3) == 1.75);  // of eight words, two use one letter
+  CHECK(std::abs(expected_experts_touched(2, 1, 1) - 1) < 1e-15);     // by hand: A or B
+  CHECK(std::abs(expected_experts_touched(2, 1, 2) - 1.5) < 1e-15);   // AA AB BA BB: 1, 2, 2, 1
+  CHECK(std::abs(expected_experts_touched(2, 1, 3) - 1.75) < 1e-15);  // of eight words, two use one letter
   for (int experts = 1; experts <= 5; ++experts) {
     for (int topk = 1; topk <= experts; ++topk) {
       for (int batch = 1; batch <= 4; ++batch) {
@@ -90,6 +91,33 @@ TEST_CASE("routing by random logits touches as many experts as expected") {
     const double mean = sum / kRuns, variance = squares / kRuns - mean * mean;
     CHECK(std::abs(mean - expected_experts_touched(kExperts, kTopk, batch)) <= 4 * std::sqrt(variance / kRuns));
   }
+}
+
+TEST_CASE(
+    "table rows touched: columns touch theirs independently, a token reads exactly one of each, and never more than "
+    "all") {
+  for (const std::int64_t columns : {1, 2, 5}) {
+    for (const std::int64_t length : {1, 2, 3}) {
+      for (int batch = 1; batch <= 4; ++batch) {
+        INFO(columns << " columns of " << length << " rows, batch " << batch);
+        const double one = counted_out(static_cast<int>(length), 1, batch);
+        CHECK(std::abs(expected_rows_touched(columns * length, columns, batch) - static_cast<double>(columns) * one) <
+              1e-12);
+      }
+    }
+  }
+  CHECK(std::abs(expected_rows_touched(384006168, 24, 1) - 24) <
+        1e-12);  // not 1 - (1 - 6e-8), which is off by 1e-9 of it
+  CHECK(std::abs(expected_rows_touched(384006168, 24, 2) - 48) < 1e-5);
+  CHECK(expected_rows_touched(129280, 1, 0) == 0);
+  CHECK(expected_rows_touched(129280, 1, 129280) < 129280 * 0.6322);  // 1 - 1/e
+  CHECK(expected_rows_touched(129280, 1, std::numeric_limits<std::int64_t>::max()) == 129280);
+}
+
+TEST_CASE("expected_rows_touched refuses impossible numbers") {
+  CHECK(failure_of([] { expected_rows_touched(8, 9, 1); }).says("got columns 9, rows 8, batch 1"));
+  CHECK(failure_of([] { expected_rows_touched(0, 0, 1); }).code == Errc::invalid_argument);
+  CHECK(failure_of([] { expected_rows_touched(8, 1, -1); }).code == Errc::invalid_argument);
 }
 
 TEST_CASE("expected_experts_touched refuses impossible numbers") {

@@ -61,7 +61,8 @@ TEST_CASE("every byte has one place, and no budget is exceeded") {
 }
 
 TEST_CASE("caches come first and are whole: device, else host, else they do not fit") {
-  const std::int64_t one = 116654080 + 2703360 + 12288;  // serving.md 2.2 and 1.7
+  const std::int64_t one =
+      116654080 + 2703360 + 202752 + 12288;  // serving.md 2.2 and 1.7; the drafter's rings are the third
   MemoryPlan p = plan(one, 0);
   CHECK(p.cache_bytes == one);
   CHECK((p.caches_fit && p.caches_on_device));
@@ -110,6 +111,25 @@ TEST_CASE("parts come in the order of bytes read per byte held") {
   }
   CHECK(p.parts.back().part == Part::vision);
   CHECK(of(p, Part::draft).step_bytes == 0);
+}
+
+TEST_CASE(
+    "whatever the batch, weights that every step reads come before those it chooses, and before those it does not "
+    "run") {
+  const auto kind = [](Part part) {
+    if (part == Part::draft || part == Part::draft_experts || part == Part::vision) return 2;
+    return part == Part::embed || part == Part::experts || part == Part::engram_table ? 1 : 0;
+  };
+  for (const std::int64_t batch : {std::int64_t{1}, std::int64_t{64}, std::int64_t{10000000}, std::int64_t{1} << 40}) {
+    INFO("batch " << batch);
+    int before = 0;
+    for (const PartMemory& part : plan(1000 * kGiB, 0, 0, batch).parts) {
+      INFO(part_name(part.part));
+      CHECK(kind(part.part) >= before);
+      before = kind(part.part);
+      CHECK(part.step_bytes <= static_cast<double>(part.device_bytes + part.host_bytes + part.file_bytes));
+    }
+  }
 }
 
 TEST_CASE("negative numbers are refused") {

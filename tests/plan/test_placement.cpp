@@ -314,6 +314,12 @@ TEST_CASE("place_experts refuses impossible numbers, naming what it expected and
     CHECK(failure.code == Errc::invalid_argument);
     CHECK(failure.says("load of expert 1 in layer 0 is "));
   }
+  // Each is finite, their sum is not; half of the largest double is where the line is.
+  const Failure infinite = failure_of([] { place({1e308, 1e308, 1e308, 1e308}, {.slots = 4, .devices = 2}); });
+  CHECK(infinite.code == Errc::invalid_argument);
+  CHECK(infinite.says("sum of the loads of layer 0 is inf, expected at most 8.98"));
+  CHECK(failure_of([] { place({8e307, 8e307}, {.slots = 2}); }).code == Errc::invalid_argument);
+  CHECK(place({4e307, 4e307}, {.slots = 2}).device_load[0] == 8e307);
   CHECK(failure_of([] { place({}, {.slots = 1}); }).message ==
         "place_experts: number of experts is 0, expected at least 1");
 }

@@ -111,7 +111,7 @@ TEST_CASE("weight bytes of a step: what is always read, and the experts that a b
   CHECK(always == 8522921408);  // "8.44 GB always-read", "compressors/indexers add ~0.1 GB"
   const auto many = step_cost(release(), s, 64);
   CHECK(many.experts == Approx(243.8).margin(0.05));
-  CHECK(many.bytes == Approx(191902201579.6).epsilon(1e-12));
+  CHECK(many.bytes == Approx(191902201418.35).epsilon(1e-12));
   double before = 0;
   for (const std::int64_t batch : {0, 1, 2, 16, 64, 512, 4096}) {
     const auto cost = step_cost(release(), s, batch);
@@ -120,6 +120,67 @@ TEST_CASE("weight bytes of a step: what is always read, and the experts that a b
     before = cost.bytes;
   }
   CHECK(failure_of([&] { step_cost(release(), s, -1); }).code == Errc::invalid_argument);
+}
+
+TEST_CASE("a step reads at most what a part holds, and rows that tokens share once") {
+  std::vector<std::filesystem::path> folders = golden_folders();
+  folders.push_back(kGolden / "release");
+  for (const std::filesystem::path& folder : folders) {
+    INFO(folder);
+    const ModelConfig c = config_of(folder);
+    const ModelSizes s = model_sizes(c);
+    for (const PartSize& part : s.parts) {
+      INFO(part_name(part.part));
+      double before = 0;
+      for (const std::int64_t batch :
+           {std::int64_t{0}, std::int64_t{1}, std::int64_t{3}, std::int64_t{1024}, INT64_MAX}) {
+        const double bytes = part_step_bytes(c, s, part, batch);
+        CHECK(bytes >= before);
+        CHECK(bytes <= static_cast<double>(part.bytes));
+        before = bytes;
+      }
+      const double one = part_step_bytes(c, s, part, 1);
+      if (part.part == Part::embed) CHECK(one == Approx(2.0 * static_cast<double>(c.dim)));
+      if (part.part == Part::engram_table) CHECK(one == Approx(static_cast<double>(s.engram_bytes_per_token)));
+    }
+  }
+  const PartSize& embed = released().parts.front();
+  REQUIRE(embed.part == Part::embed);
+  // 1 - 1/e of the vocabulary for as many tokens as it has.
+  CHECK(part_step_bytes(release(), released(), embed, 129280) == Approx(0.63212 * 129280 * 10240).epsilon(1e-4));
+}
+
+TEST_CASE("configs that cannot be planned with are refused, and so are negative numbers") {
+  const auto refused = [](auto&& change, const std::string& key) {
+    ModelConfig c = release();
+    change(c);
+    const Failure failure = failure_of([&] { model_sizes(c); });
+    INFO(failure.message);
+    CHECK(failure.code == Errc::format);
+    CHECK(failure.says(key));
+    CHECK(failure_of([&] { dsv41::plan::released_shards(c); }).message == failure.message);
+  };
+  refused([](ModelConfig& c) { c = {}; }, "vocab_size");
+  refused([](ModelConfig& c) { c.experts = 0; }, "n_routed_experts");
+  refused([](ModelConfig& c) { c.ratios[2] = 0; }, "kv_source_layer_ids");
+  refused([](ModelConfig& c) { c.engram.rows.clear(); }, "engram_num_embeddings");
+  refused(
+      [](ModelConfig& c) {
+        c.engram.rows = {std::int64_t{1} << 40, std::int64_t{1} << 40};
+      },
+      "engram_num_embeddings of layer 1 is 1099511627776, expected 384006168: the sum of its primes");
+  refused([](ModelConfig& c) { ++c.engram.rows[1]; }, "layer 14 is 384016683, expected 384016682");
+
+  ModelConfig no_ratio = release();
+  no_ratio.ratios[2] = 0;
+  CHECK(failure_of([&] { kv_bytes(no_ratio, released(), 1); }).code == Errc::format);
+  const Failure context = failure_of([] { kv_bytes(release(), released(), -1000); });
+  CHECK(context.code == Errc::invalid_argument);
+  CHECK(context.message == "kv_bytes: context is -1000, expected at least 0");
+  for (const PartSize& part : released().parts) {
+    CHECK(failure_of([&] { part_step_bytes(release(), released(), part, -1); }).message ==
+          "part_step_bytes: batch is -1, expected at least 0");
+  }
 }
 
 TEST_CASE("parts add up to what the files hold") {

@@ -192,8 +192,47 @@ TEST_CASE("the tower's sizes are read all or none: the text model needs none of 
   }
   j["vision_config"] = nullptr;
   CHECK(parse(j).vision == dsv41::VisionConfig{});
-  j["vision_config"] = 3;
-  CHECK(parse(j).vision == dsv41::VisionConfig{});
+  for (const json& bad : {json(3), json(false), json::array({1})}) {
+    j["vision_config"] = bad;
+    const auto failure = failure_of([&] { parse(j); });
+    CHECK(failure.code == Errc::format);
+    CHECK(failure.says("config: vision_config is " + bad.dump() + ", expected an object or null"));
+  }
+  j["vision_config"] = {{"hidden_size", "3"}};  // a wrong type where other keys are absent
+  CHECK(failure_of([&] { parse(j); }).says("vision_config.hidden_size is \"3\""));
+}
+
+TEST_CASE("a tower that is described in part is noted with the key that is absent") {
+  const auto missing = [](const json& j) {
+    dsv41::runtime::ConfigNotes notes{.missing_vision_key = "left over"};
+    parse_config(j.dump(), "config.json", &notes);
+    return notes.missing_vision_key;
+  };
+  json j = json::parse(golden_config("release"));
+  CHECK(missing(j) == "");
+  j["vision_config"].erase("downsample_ratio");
+  CHECK(missing(j) == "vision_config.downsample_ratio");
+  j["vision_config"] = json::object();
+  CHECK(missing(j) == "vision_config.num_hidden_layers");
+  j["vision_config"] = nullptr;
+  CHECK(missing(j) == "");
+  json flat = json::parse(read_file(kGolden / "release" / "inference_config.json"));
+  CHECK(missing(flat) == "");
+  flat.erase("vision_patch_size");
+  CHECK(missing(flat) == "vision_patch_size");
+  for (const char* key : {"vision_n_layers", "vision_dim", "vision_inter_dim", "vision_downsample_ratio"})
+    flat.erase(key);
+  CHECK(missing(flat) == "");
+}
+
+TEST_CASE("what is not JSON is told in plain words") {
+  for (const char* text : {"{", "", "{\"a\": 1e999}"}) {
+    const auto failure = failure_of([&] { parse_config(text, "config.json"); });
+    INFO(failure.message);
+    CHECK(failure.code == Errc::format);
+    CHECK(failure.message.rfind("config.json: not JSON: ", 0) == 0);
+    CHECK_FALSE(failure.says("json.exception"));
+  }
 }
 
 TEST_CASE("B85: another model type is refused, however it begins") {

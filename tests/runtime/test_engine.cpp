@@ -51,6 +51,11 @@ struct Fixture {
   }
 };
 
+struct Heard : runtime::StepListener {
+  void step_done(std::int64_t n) override { tokens.push_back(n); }
+  std::vector<std::int64_t> tokens;
+};
+
 std::vector<float> last_logits(const Session& session) {
   const In<float, 2> logits = session.logits();
   const float* row = logits.data() + (logits.extent(0) - 1) * logits.extent(1);
@@ -74,6 +79,93 @@ TEST_CASE("an input longer than a step gives the last token's logits, for any st
     CHECK(cut.position() == f.count());
     CHECK(last_logits(cut) == expected);
   }
+}
+
+TEST_CASE("prefill modes: exact is full's logits and later ones, replay says so in its class, both report their rows") {
+  // Window 8, and the boundary is the first of 4 layers.
+  const ModelFolder folder = ModelFolder::open(std::string(DSV41_GOLDEN_DIR) + "/03-source-at-layer-0");
+  std::vector<std::int32_t> prompt(70), next(9, 5);
+  for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(i * i % 61);
+  std::vector<std::vector<float>> full, replay;
+  for (const Prefill mode : {Prefill::full, Prefill::exact, Prefill::replay}) {
+    for (const std::int64_t max_rows : {5, 64, 100}) {
+      INFO(prefill_name(mode) << ", max_rows " << max_rows);
+      Engine engine(folder, {.max_context = 100, .max_rows = max_rows, .prefill = mode});
+      CHECK(engine.prefill() == mode);
+      CHECK(engine.prefill_note().empty());
+      CHECK(engine.numeric_class() == (mode == Prefill::replay ? "exact, bounded replay" : "exact"));
+      Session session = engine.open_session();
+      CHECK(session.rows_per_layer().empty());
+      Heard heard;
+      session.append(prompt, LogitRows::last, {}, {}, &heard);
+      CHECK(heard.tokens.front() == std::min<std::int64_t>(max_rows, 70));
+      CHECK(heard.tokens.back() == 70);
+      CHECK(std::ssize(heard.tokens) == (70 + max_rows - 1) / max_rows);
+      const auto rows = session.rows_per_layer();
+      const std::vector<std::int64_t> expected = mode == Prefill::full    ? std::vector<std::int64_t>(4, 70)
+                                                 : mode == Prefill::exact ? std::vector<std::int64_t>{29, 22, 15, 8}
+                                                                          : std::vector<std::int64_t>(4, 8);
+      CHECK(std::vector<std::int64_t>(rows.begin(), rows.end()) == expected);
+      std::vector<std::vector<float>> got{last_logits(session)};
+      for (const std::int32_t id : next) {
+        session.append({&id, 1});
+        CHECK(session.rows_per_layer()[3] == 1);
+        got.push_back(last_logits(session));
+      }
+      const auto window = std::span(prompt).first(8);  // nothing is skipped
+      session.append(window, max_rows < 8 ? LogitRows::last : LogitRows::all);
+      got.push_back(last_logits(session));
+      if (full.empty()) full = got;
+      if (mode == Prefill::replay && replay.empty()) replay = got;
+      CHECK(got == (mode == Prefill::replay ? replay : full));
+      session.reset();
+      CHECK(session.rows_per_layer().empty());
+    }
+  }
+  CHECK(replay[0] != full[0]);
+}
+
+TEST_CASE("an append() that its listener ends half way leaves a session that needs reset()") {
+  struct Stop : runtime::StepListener {
+    void step_done(std::int64_t n) override {
+      if (n == 6) throw n;
+    }
+  } stop;
+  const Fixture f;
+  Engine engine = f.engine(3);
+  Session session = engine.open_session(), whole = engine.open_session();
+  CHECK_THROWS_AS(session.append(f.tokens, LogitRows::last, {}, {}, &stop), std::int64_t);
+  CHECK(failure_of([&] { session.append(f.tokens); }).says("failed half way"));
+  session.reset();
+  session.append(f.tokens);
+  whole.append(f.tokens);
+  CHECK(last_logits(session) == last_logits(whole));
+}
+
+TEST_CASE(
+    "B95: a mode that skips rows refuses all logits of a longer prompt, and is off, with a reason, without sources") {
+  const Fixture f;
+  for (const Prefill mode : {Prefill::exact, Prefill::replay}) {
+    Engine engine(f.folder, {.max_context = 64, .max_rows = 64, .prefill = mode});
+    Session session = engine.open_session();
+    const std::vector<std::int32_t> nine(9, 1);  // the window is 8
+    const Failure failure = failure_of([&] { session.append(nine, LogitRows::all); });
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.message == "append: 9 tokens with logits of all under prefill " + std::string(prefill_name(mode)) +
+                                 ", which skips rows: expected at most the window of 8, or prefill full");
+    CHECK(session.position() == 0);
+    session.append(std::span(nine).first(8), LogitRows::all);
+    CHECK(session.logits().extent(0) == 8);
+  }
+  const ModelFolder windows = ModelFolder::open(std::string(DSV41_GOLDEN_DIR) + "/02-window-only");
+  Engine engine(windows, {.max_context = 64, .max_rows = 64, .prefill = Prefill::replay});
+  CHECK(engine.prefill() == Prefill::full);
+  CHECK(engine.prefill_note() ==
+        "the config has no kv source, so there is no decoder half whose rows could be skipped");
+  CHECK(engine.numeric_class() == "exact");
+  Session session = engine.open_session();
+  session.append(std::vector<std::int32_t>(20, 1), LogitRows::all);
+  CHECK(session.logits().extent(0) == 20);
 }
 
 TEST_CASE("sessions of one engine do not see each other, and a reset session is a new one") {

@@ -8,8 +8,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
+#include "dsv41/core/cache_rows.hpp"
 #include "dsv41/core/numeric.hpp"
 #include "dsv41/numerics/quantisers.hpp"
 
@@ -108,6 +110,34 @@ inline Doubles quantised(numerics::Quantiser q, Doubles row) {
     }
   }
   return row;
+}
+
+/// The quantiser behind a cache's rows.
+inline numerics::Quantiser quantiser_behind(CacheFormat f) {
+  using enum numerics::Quantiser;
+  return f == CacheFormat::window  ? window_fp8
+         : f == CacheFormat::entry ? entry_fp4
+         : f == CacheFormat::index ? index_fp4
+                                   : none;
+}
+
+/// A packed row's values, from the byte layout (serving.md 2.2): all values, then all scales; a width that is no multiple of the block:
+/// float32.
+inline std::vector<float> unpacked(CacheFormat f, std::int64_t width, const std::uint8_t* row) {
+  std::vector<float> out(static_cast<std::size_t>(width));
+  if (!quantises(quantiser_behind(f), width)) {
+    std::memcpy(out.data(), row, out.size() * sizeof out[0]);
+    return out;
+  }
+  const std::size_t block = f == CacheFormat::entry ? 16 : 32, values = out.size() / (f == CacheFormat::window ? 1 : 2);
+  for (std::size_t c = 0; c < out.size(); ++c) {
+    const int scale = row[values + c / block];
+    const double value = f == CacheFormat::window ? e4m3_value(row[c])
+                         : c % 2 == 0             ? e2m1_value(row[c / 2] % 16)
+                                                  : e2m1_value(row[c / 2] / 16);
+    out[c] = static_cast<float>(value * (f == CacheFormat::entry ? e4m3_value(scale) : e8m0_value(scale)));
+  }
+  return out;
 }
 
 inline double sigmoid(double x) {

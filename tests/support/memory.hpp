@@ -4,6 +4,7 @@
 // backends under test are listed here, once.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "dsv41/core/cache_rows.hpp"
+#include "dsv41/numerics/packed.hpp"
 #include "dsv41/ops/op.hpp"
 #include "dsv41/ref/ref_backend.hpp"
 #include "failure.hpp"
@@ -150,6 +153,23 @@ inline Doubles product(const Stored& w, const Doubles& x, std::int64_t groups = 
   return y;
 }
 
+/// How a cache of a test lies in pages: `page_rows` rows a page (0: all in one), the first of them `offset` bytes into it.
+struct Paging {
+  std::int64_t page_rows = 0, offset = 0;
+};
+
+/// The paging of caches in tests: one page, pages that end within a row of cases, pages of one row, and more room than rows.
+inline constexpr Paging kPagings[] = {{}, {3, 5}, {1, 1}, {1000, 64}};
+
+/// What a cache gives back of these rows.
+inline Array<float, 2> cached(CacheFormat format, Array<float, 2> rows) {
+  for (std::int64_t i = 0; i < rows.extents[0]; ++i) {
+    const Doubles row = quantised(quantiser_behind(format), slice(rows.values, i * rows.extents[1], rows.extents[1]));
+    std::copy(row.begin(), row.end(), rows.values.begin() + i * rows.extents[1]);
+  }
+  return rows;
+}
+
 /// Allocations of one test in a backend's memory.
 template <class B>
 class Memory {
@@ -181,6 +201,80 @@ class Memory {
     return out;
   }
 
+  /// A cache that holds these rows. Every page is an allocation of its own, the last page's the first one.
+  CacheRows put(CacheFormat format, const Array<float, 2>& rows, const Paging& paging = {}) {
+    CacheRows cache{.format = format, .rows = rows.extents[0], .width = rows.extents[1], .offset = paging.offset};
+    cache.page_rows = paging.page_rows > 0 ? paging.page_rows : std::max<std::int64_t>(cache.rows, 1);
+    const std::int64_t bytes = row_bytes(format, cache.width);
+    std::vector<std::byte*> pages(static_cast<std::size_t>((cache.rows + cache.page_rows - 1) / cache.page_rows));
+    for (std::size_t i = pages.size(); i-- > 0;) {
+      std::vector<std::byte> page(static_cast<std::size_t>(cache.offset + cache.page_rows * bytes), kUntouched);
+      for (std::int64_t r = 0; r < cache.page_rows; ++r) {
+        const std::int64_t row = static_cast<std::int64_t>(i) * cache.page_rows + r;
+        if (row == cache.rows) break;
+        numerics::pack_row(format, rows.values.data() + row * cache.width, cache.width,
+                           page.data() + cache.offset + r * bytes);
+      }
+      pages[i] = copy(page.data(), page.size(), 0);
+    }
+    cache.pages = put(pages);
+    return cache;
+  }
+
+  /// The bytes of rows [first, first + count).
+  std::vector<std::uint8_t> bytes(const CacheRows& cache, std::int64_t first, std::int64_t count) {
+    const std::vector<std::byte*> pages = get(cache.pages);
+    const auto row = static_cast<std::size_t>(row_bytes(cache.format, cache.width));
+    std::vector<std::uint8_t> out(static_cast<std::size_t>(count) * row);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+      const std::size_t at = static_cast<std::size_t>(first) + i, per_page = static_cast<std::size_t>(cache.page_rows);
+      backend_->download(out.data() + i * row, pages[at / per_page] + cache.offset + at % per_page * row, row);
+    }
+    return out;
+  }
+  std::vector<std::uint8_t> bytes(const CacheRows& cache) { return bytes(cache, 0, cache.rows); }
+
+  /// The values of rows [first, first + count).
+  std::vector<float> get(const CacheRows& cache, std::int64_t first, std::int64_t count) {
+    const std::vector<std::uint8_t> packed = bytes(cache, first, count);
+    std::vector<float> out;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::vector<float> row =
+          unpacked(cache.format, cache.width, packed.data() + i * row_bytes(cache.format, cache.width));
+      out.insert(out.end(), row.begin(), row.end());
+    }
+    return out;
+  }
+  std::vector<float> get(const CacheRows& cache) { return get(cache, 0, cache.rows); }
+
+  /// Overwrites every row with this pattern.
+  void fill(const CacheRows& cache, std::uint32_t pattern) {
+    std::vector<std::uint8_t> row(static_cast<std::size_t>(row_bytes(cache.format, cache.width)));
+    for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<std::uint8_t>(pattern >> (i % 4 * 8));
+    const std::vector<std::byte*> pages = get(cache.pages);
+    for (std::int64_t r = 0; r < cache.rows; ++r) {
+      std::byte* page = pages[static_cast<std::size_t>(r / cache.page_rows)];
+      backend_->upload(page + cache.offset + r % cache.page_rows * row_bytes(cache.format, cache.width), row.data(),
+                       row.size());
+    }
+  }
+
+  /// Whether the bytes of the pages that belong to no row are as put() left them.
+  bool untouched_between(const CacheRows& cache) {
+    const std::vector<std::byte*> pages = get(cache.pages);
+    const std::int64_t bytes = row_bytes(cache.format, cache.width);
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      const std::int64_t rows = std::min(cache.page_rows, cache.rows - static_cast<std::int64_t>(i) * cache.page_rows);
+      std::vector<std::byte> page(static_cast<std::size_t>(cache.offset + cache.page_rows * bytes));
+      backend_->download(page.data(), pages[i], page.size());
+      page.erase(page.begin() + cache.offset, page.begin() + cache.offset + rows * bytes);
+      for (const std::byte b : page) {
+        if (b != kUntouched) return false;
+      }
+    }
+    return true;
+  }
+
   template <class T, std::size_t Rank>
   auto get(const View<T, Rank>& view) {
     std::vector<std::remove_const_t<T>> out(static_cast<std::size_t>(view.size()));
@@ -189,6 +283,8 @@ class Memory {
   }
 
  private:
+  static constexpr std::byte kUntouched{0xA5};
+
   std::byte* copy(const void* from, std::size_t bytes, std::size_t shift) {
     blocks_.push_back(backend_->allocate(bytes + shift + 1));
     std::byte* to = static_cast<std::byte*>(blocks_.back()) + shift;
@@ -204,6 +300,11 @@ class Memory {
 template <class T, std::size_t Rank>
 View<T, Rank> shaped(const std::array<std::int64_t, Rank>& extents) {
   return {nullptr, extents};
+}
+
+/// A cache of nothing, likewise.
+inline CacheRows shaped_cache(std::int64_t rows, std::int64_t width, CacheFormat format = CacheFormat::f32) {
+  return {.format = format, .rows = rows, .width = width, .pages = shaped<std::byte* const, 1>({rows})};
 }
 
 /// Spoils a good op and expects check() to say exactly "<op>: <message>".

@@ -174,8 +174,9 @@ class Stepper {
   const Scratch<B>& scratch() const { return scratch_; }
   const Model<B>& model() const { return model_; }
 
-  /// Runs the pieces as one batch; returns the logits [rows, vocab] of all of them, in order, and moves their positions.
-  std::vector<float> step(const std::vector<Piece<B>>& pieces) {
+  /// Runs the pieces as one batch; returns the logits [rows, vocab] of all of them, in order, and moves their positions. With a plan
+  /// (of one piece): of the rows that every layer ran.
+  std::vector<float> step(const std::vector<Piece<B>>& pieces, std::span<const LayerRows> plan = {}) {
     B& b = random_->backend;
     Memory<B> memory(b);
     std::vector<std::int32_t> ids;
@@ -197,9 +198,10 @@ class Stepper {
                       .image_rows = {},
                       .positions = memory.put(positions),
                       .segments = segments};
-    model_.step(b, batch, views);
-    const auto logits = memory.put(Array<float, 2>({rows, random_->config.vocab}));
-    model_.logits(b, views, 0, rows, logits);
+    model_.step(b, batch, views, plan);
+    const std::int64_t first = plan.empty() ? 0 : plan.back().queries;
+    const auto logits = memory.put(Array<float, 2>({rows - first, random_->config.vocab}));
+    model_.logits(b, views, first, rows - first, logits);
     for (const Segment& s : segments) s.state->position += s.rows;
     return memory.get(logits);
   }
@@ -222,23 +224,23 @@ inline std::vector<std::int32_t> part(const std::vector<std::int32_t>& ids, std:
   return {ids.begin() + static_cast<std::ptrdiff_t>(first), ids.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
-/// Everything that a sequence remembers, as bytes: caches as far as they are filled, carries, history.
+/// Everything that a sequence remembers: caches as far as they are filled, carries, history.
 template <class B>
 std::vector<float> remembered(Memory<B>& memory, const ModelConfig& c, State<B>& state) {
   std::vector<float> out;
   SequenceState& s = state.sequence();
-  const auto add = [&](const Out<float, 2>& rows) {
-    const std::vector<float> v = memory.get(rows);
+  const auto add = [&](const auto&... rows) {
+    const std::vector<float> v = memory.get(rows...);
     out.insert(out.end(), v.begin(), v.end());
   };
-  for (const Out<float, 2>& ring : s.rings) {
+  for (const CacheRows& ring : s.rings) {
     for (std::int64_t p = std::max<std::int64_t>(0, s.position - c.window + 1); p < s.position; ++p)
-      add(ring.rows(p % ring.extent(0), 1));
+      add(ring, p % ring.rows, std::int64_t{1});
   }
   for (std::size_t i = 0; i < s.sources.size(); ++i) {
     const std::int64_t ratio = c.ratios[static_cast<std::size_t>(c.kv_sources[i])], entries = s.position / ratio;
-    add(s.sources[i].entries.rows(0, entries));
-    add(s.sources[i].index_keys.rows(0, entries));
+    add(s.sources[i].entries, std::int64_t{0}, entries);
+    add(s.sources[i].index_keys, std::int64_t{0}, entries);
     if (ratio == 1) continue;
     add(s.sources[i].carry_kv.rows(0, s.position % ratio));
     add(s.sources[i].carry_gate.rows(0, s.position % ratio));

@@ -114,9 +114,9 @@ class Recording {
     keep(at_ + "ffn.expert_weights", op.weights);
   }
   void record(const ops::CacheAppend& op) {
-    const char* name = op.quantiser == numerics::Quantiser::window_fp8  ? "window_kv"
-                       : op.quantiser == numerics::Quantiser::entry_fp4 ? "entries"
-                                                                        : "index_keys";
+    const char* name = op.cache.format == CacheFormat::window  ? "window_kv"
+                       : op.cache.format == CacheFormat::entry ? "entries"
+                                                               : "index_keys";
     keep(at_ + "attn." + name, op.rows);
   }
   void record(const ops::IndexSelect& op) {

@@ -30,7 +30,7 @@ struct LayerPlan {
 
 struct Schedule {
   std::vector<LayerPlan> layers;
-  /// The last kv source; -1: none. Not read by a step: modes that skip layers start here (architecture.md 8).
+  /// The last kv source; -1: none. Prefill modes that skip rows do so from here on (architecture.md 8, model/prefill.hpp).
   std::int32_t boundary = -1;
 };
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 //
-// One backbone layer: the modules in the order a token meets them. Rows 1b to 9 of docs/token_path.md.
+// One backbone layer: the modules in the order a token meets them. Rows 1b to 9 of docs/token_path.md. A step runs a layer in two halves,
+// because a prefill that skips rows enters more of them into the boundary layer than it lets answer (model/prefill.hpp).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "dsv41/core/schedule.hpp"
+#include "dsv41/model/prefill.hpp"
 #include "dsv41/model/state.hpp"
+#include "dsv41/model/step_rows.hpp"
 #include "dsv41/modules/csa2/attention.hpp"
 #include "dsv41/modules/csa2/compressor.hpp"
 #include "dsv41/modules/csa2/indexer.hpp"
@@ -38,10 +41,29 @@ class Layer {
     }
   }
 
-  /// `pending` [rows, dim] is the output of the sublayer before this layer that the streams do not hold yet; empty: none.
-  /// Leaves the layer's own last output in t.ffn_out, for the next seam to add.
+  /// The step's rows that `rows` names, all by default. `pending` [rows of the step, dim] is the output of the sublayer before this
+  /// layer that the streams do not hold yet; empty: none. Leaves the layer's own last output in t.ffn_out, for the next seam to add.
   template <ops::Backend B>
-  void forward(B& b, const Batch& batch, In<float, 2> pending, const ScratchViews& t) const noexcept {
+  void forward(B& b, const Batch& batch, In<float, 2> pending, const ScratchViews& t,
+               const LayerRows& rows = {}) const noexcept {
+    const StepRows entering(batch, t, rows.keys), answering(batch, t, rows.queries);
+    if (entering.count() > 0) enter(b, entering.batch(), entering.of(pending), entering.scratch());
+    if (answering.count() > 0) answer(b, answering.batch(), answering.scratch(), rows.first_visible);
+  }
+
+  /// The attention sublayer alone: x -> y [rows, dim], with everything it remembers and selects on the way.
+  template <ops::Backend B>
+  void attend(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t, Out<float, 2> y) const noexcept {
+    remember(b, x, batch, t);
+    recall(b, x, batch, t, 0, y);
+  }
+
+  const Moe& moe() const { return moe_; }
+
+ private:
+  /// First half: the rows' streams come up to this layer's attention, and what queries will read goes into the caches.
+  template <ops::Backend B>
+  void enter(B& b, const Batch& batch, In<float, 2> pending, const ScratchViews& t) const noexcept {
     if (engram_) {
       if (!pending.empty())
         b.run(ops::MhcExpand{.y = pending, .mix = t.mix, .streams = t.streams, .numeric = numeric_});
@@ -51,24 +73,32 @@ class Layer {
     attn_seam_.forward(b, pending, t.streams, t.mix, t.attn_in);
     if (plan_.tap >= 0)
       b.run(ops::StreamMean{.streams = t.streams, .tap = t.taps.columns(plan_.tap * dim_, dim_), .numeric = numeric_});
-    attend(b, t.attn_in, batch, t, t.attn_out);
+    remember(b, t.attn_in, batch, t);
+  }
+
+  /// Second half: attention and experts of rows that have entered.
+  template <ops::Backend B>
+  void answer(B& b, const Batch& batch, const ScratchViews& t, std::int64_t first_visible) const noexcept {
+    recall(b, t.attn_in, batch, t, first_visible, t.attn_out);
     ffn_seam_.forward(b, t.attn_out, t.streams, t.mix, t.ffn_in);
     moe_.forward(b, t.ffn_in, batch.image, t.moe, t.ffn_out);
   }
 
-  /// The attention sublayer alone: x -> y [rows, dim], with everything it remembers and selects on the way.
   template <ops::Backend B>
-  void attend(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t, Out<float, 2> y) const noexcept {
-    attn_.project(b, x, batch, t.attn);
+  void remember(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t) const noexcept {
+    attn_.project_kv(b, x, t.attn);
     attn_.remember(b, batch.segments, index_, t.attn);
     if (compressor_) compressor_->forward(b, x, batch.segments, static_cast<std::size_t>(plan_.source), t.compressor);
-    if (indexer_) indexer_->forward(b, x, t.attn.qr, batch, t.indexer, t.selection);
-    attn_.attend(b, batch, index_, plan_.source, t.selection, t.attn, y);
   }
 
-  const Moe& moe() const { return moe_; }
+  template <ops::Backend B>
+  void recall(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t, std::int64_t first_visible,
+              Out<float, 2> y) const noexcept {
+    attn_.project_queries(b, x, batch, t.attn);
+    if (indexer_) indexer_->forward(b, x, t.attn.qr, batch, t.indexer, t.selection);
+    attn_.attend(b, batch, index_, plan_.source, t.selection, t.attn, y, first_visible);
+  }
 
- private:
   LayerPlan plan_;
   std::size_t index_;
   std::int64_t dim_;

@@ -49,8 +49,10 @@ class Model {
 
   /// Runs the batch through every layer. Each sequence's caches advance; its `position` is the caller's to move afterwards.
   /// `t` must be cut to the batch's rows (first_rows). Nothing allocates, throws, or reads back from the device.
+  /// `plan` [layers]: what each layer runs of the rows (plan_prefill), of a batch of one segment; empty: everything. Rows that a layer
+  /// does not run hold nothing of it, and those that do not reach the end have no logits.
   /// On a host backend the caller's floating-point modes must be the usual ones: round to nearest, subnormals kept.
-  void step(B& b, const Batch& batch, const ScratchViews& t) const noexcept {
+  void step(B& b, const Batch& batch, const ScratchViews& t, std::span<const LayerRows> plan = {}) const noexcept {
     b.run(ops::Embed{.ids = batch.ids,
                      .image = batch.image,
                      .image_rows = batch.image_rows,
@@ -59,11 +61,15 @@ class Model {
                      .mix = t.mix});
     if (hasher_) hasher_->forward(b, batch, t.engram.table_rows);
     In<float, 2> pending;
-    for (const Layer& layer : layers_) {
-      layer.forward(b, batch, pending, t);
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      layers_[l].forward(b, batch, pending, t, plan.empty() ? LayerRows{} : plan[l]);
       pending = t.ffn_out;
     }
-    b.run(ops::MhcExpand{.y = t.ffn_out, .mix = t.mix, .streams = t.streams, .numeric = numeric_});
+    const std::int64_t first = plan.empty() ? 0 : plan.back().queries, rows = batch.rows() - first;
+    b.run(ops::MhcExpand{.y = t.ffn_out.rows(first, rows),
+                         .mix = t.mix.rows(first, rows),
+                         .streams = t.streams.rows(first, rows),
+                         .numeric = numeric_});
   }
 
   /// Logits [count, vocab] f32 of rows [first, first + count) of the step just run with `t` (architecture.md 2).

@@ -4,10 +4,14 @@
 // between steps). This file lays out State and Scratch in a backend's memory.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "dsv41/core/arena.hpp"
+#include "dsv41/core/cache_rows.hpp"
 #include "dsv41/core/config.hpp"
 #include "dsv41/modules/csa2/attention.hpp"
 #include "dsv41/modules/csa2/compressor.hpp"
@@ -26,13 +30,18 @@ struct Limits {
   std::int64_t score_rows = 1;   ///< rows of index scores that survive a step; max_rows keeps all, for inspection
 };
 
-/// One sequence's caches. They start empty; reset() empties them again.
+/// One sequence's caches, each in one page. They start empty; reset() empties them again.
 template <class B>
 class State {
  public:
   State(B& b, const ModelConfig& config, const Limits& limits)
       : backend_(&b), sequence_(std::make_unique<SequenceState>()) {
-    arena_ = Arena<B>(b, [&](Cursor& cursor) { layout(cursor, config, limits); });
+    std::vector<std::byte*> pages;
+    arena_ = Arena<B>(b, [&](Cursor& cursor) {
+      pages.clear();
+      layout(cursor, config, limits, pages);
+    });
+    b.upload(page_table_.data(), pages.data(), pages.size() * sizeof pages[0]);
     reset();
   }
 
@@ -51,15 +60,27 @@ class State {
   }
 
  private:
-  void layout(Cursor& cursor, const ModelConfig& c, const Limits& limits) {
+  /// `pages` becomes the contents of the page table.
+  void layout(Cursor& cursor, const ModelConfig& c, const Limits& limits, std::vector<std::byte*>& pages) {
     SequenceState& s = *sequence_;
     s.rings.resize(static_cast<std::size_t>(c.layers));
-    for (Out<float, 2>& ring : s.rings) cursor.take(ring, {c.window + limits.max_rows - 1, c.head_dim});
     s.sources.resize(c.kv_sources.size());
+    cursor.take(page_table_, {static_cast<std::int64_t>(s.rings.size() + 2 * s.sources.size())});
+    const auto take = [&](CacheRows& cache, CacheFormat format, std::int64_t rows, std::int64_t width) {
+      Out<std::byte, 1> page;
+      cursor.take(page, {rows * row_bytes(format, width)});
+      cache = {.format = format,
+               .rows = rows,
+               .width = width,
+               .pages = page_table_.rows(static_cast<std::int64_t>(pages.size()), 1),
+               .page_rows = std::max<std::int64_t>(rows, 1)};
+      pages.push_back(page.data());
+    };
+    for (CacheRows& ring : s.rings) take(ring, CacheFormat::window, c.window + limits.max_rows - 1, c.head_dim);
     for (std::size_t i = 0; i < s.sources.size(); ++i) {
       const std::int64_t ratio = c.ratios[static_cast<std::size_t>(c.kv_sources[i])];
-      cursor.take(s.sources[i].entries, {limits.max_context / ratio, c.head_dim});
-      cursor.take(s.sources[i].index_keys, {limits.max_context / ratio, c.index_dim});
+      take(s.sources[i].entries, CacheFormat::entry, limits.max_context / ratio, c.head_dim);
+      take(s.sources[i].index_keys, CacheFormat::index, limits.max_context / ratio, c.index_dim);
       if (ratio == 1) continue;
       cursor.take(s.sources[i].carry_kv, {ratio, c.head_dim});
       cursor.take(s.sources[i].carry_gate, {ratio, c.head_dim});
@@ -69,6 +90,7 @@ class State {
 
   B* backend_;
   std::unique_ptr<SequenceState> sequence_;  // segments point to it, so it does not move
+  Out<std::byte*, 1> page_table_;            // [caches] the one page of each
   Arena<B> arena_;
 };
 
@@ -112,19 +134,28 @@ struct ScratchViews {
   }
 
   /// The same buffers cut to a step of `n` rows.
-  ScratchViews first_rows(std::int64_t n) const {
+  ScratchViews first_rows(std::int64_t n) const { return rows(0, n); }
+
+  /// The buffers of rows [first, first + n) of a step.
+  ScratchViews rows(std::int64_t first, std::int64_t n) const {
     ScratchViews out = *this;
-    out.streams = streams.rows(0, n);
-    out.mix = mix.rows(0, n);
-    for (Out<float, 2>* x : {&out.attn_in, &out.attn_out, &out.ffn_in, &out.ffn_out, &out.head_in}) *x = x->rows(0, n);
-    if (!taps.empty()) out.taps = taps.rows(0, n);
-    out.attn = attn.first_rows(n);
-    out.moe = moe.first_rows(n);
-    out.engram = engram.first_rows(n);
+    out.streams = streams.rows(first, n);
+    out.mix = mix.rows(first, n);
+    for (Out<float, 2>* x : {&out.attn_in, &out.attn_out, &out.ffn_in, &out.ffn_out, &out.head_in})
+      *x = x->rows(first, n);
+    if (!taps.empty()) out.taps = taps.rows(first, n);
+    out.attn = attn.rows(first, n);
+    out.moe = moe.rows(first, n);
+    out.engram = engram.rows(first, n);
     if (selection.ids.empty()) return out;
-    out.compressor = compressor.first_rows(n);
-    out.indexer = indexer.first_rows(n);
-    return out;  // selection is cut by segment
+    out.compressor = compressor.rows(first, n);
+    out.indexer = indexer.rows(first, n);
+    out.selection.ids = selection.ids.rows(first, n);
+    out.selection.counts = selection.counts.rows(first, n);
+    if (selection.blocks.empty()) return out;
+    out.selection.blocks = selection.blocks.rows(first, n);
+    out.selection.block_counts = selection.block_counts.rows(first, n);
+    return out;  // scores are workspace, not rows of the step
   }
 };
 

@@ -21,20 +21,24 @@ struct MoeScratch {
     cursor.take(weights, {rows, topk});
   }
 
-  MoeScratch first_rows(std::int64_t n) const { return {scores.rows(0, n), ids.rows(0, n), weights.rows(0, n)}; }
+  MoeScratch rows(std::int64_t first, std::int64_t n) const {
+    return {scores.rows(first, n), ids.rows(first, n), weights.rows(first, n)};
+  }
 };
 
 /// How the router chooses where it is not as released (architecture.md 5, lineage modes).
 struct RouterModes {
   std::int64_t groups = 1, topk_groups = 1;  ///< node-limited groups of DeepSeek-V3 (ops/topk_route.hpp)
   In<std::int32_t, 2> hash_table;  ///< [vocab, topk] experts of each token (ops/hash_route.hpp), instead of the groups
+
+  bool hashes() const { return hash_table.extent(1) > 0; }
 };
 
 class Moe {
  public:
   /// `weights` must outlive the module: experts are read in place.
   ///
-  /// Errors: shape_mismatch for groups that TopkRoute refuses, and for a hash table of another width than config.topk.
+  /// Errors: shape_mismatch for groups that TopkRoute refuses, and for a hash table that is not [vocab, topk] or comes with groups.
   Moe(const ModelConfig& config, const MoeWeights& weights, Numeric numeric, const RouterModes& modes = {})
       : weights_(&weights),
         modes_(modes),
@@ -44,10 +48,11 @@ class Moe {
         limit_(static_cast<float>(config.swiglu_limit)),
         normalise_(config.norm_topk),
         numeric_(numeric) {
-    if (modes.hash_table.empty()) {
+    if (!modes.hashes()) {
       ops::TopkRoute::check_groups(config.experts, config.topk, modes.groups, modes.topk_groups);
     } else {
-      ops::expect("moe", "hash_table", modes.hash_table, {modes.hash_table.extent(0), config.topk});
+      ops::expect("moe", "hash_table", modes.hash_table, {config.vocab, config.topk});
+      ops::expect("moe", modes.groups == 1, "groups", "1 beside a hash table", modes.groups);
     }
   }
 
@@ -57,7 +62,7 @@ class Moe {
                In<std::int32_t, 1> token_ids = {}) const noexcept {
     b.run(
         ops::Linear{.x = x, .w = weights_->gate, .y = t.scores, .role = ops::LinearRole::float32, .numeric = numeric_});
-    if (modes_.hash_table.empty()) {
+    if (!modes_.hashes()) {
       choose(b, image, t);
     } else {
       look_up(b, token_ids, t);

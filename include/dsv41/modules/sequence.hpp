@@ -8,14 +8,15 @@
 #include <span>
 #include <vector>
 
+#include "dsv41/core/cache_rows.hpp"
 #include "dsv41/core/view.hpp"
 
 namespace dsv41 {
 
 /// Caches of one kv source.
 struct SourceCache {
-  Out<float, 2> entries;     // [max_context / ratio, head_dim]   compressed KV, rotated and quantised
-  Out<float, 2> index_keys;  // [max_context / ratio, index_dim]  index keys, likewise
+  CacheRows entries;         // [max_context / ratio, head_dim]   compressed KV, rotated and packed
+  CacheRows index_keys;      // [max_context / ratio, index_dim]  index keys, likewise
   Out<float, 2> carry_kv;    // [ratio, head_dim]                 tokens of the open group; empty at ratio 1
   Out<float, 2> carry_gate;  // [ratio, head_dim]
 };
@@ -23,7 +24,7 @@ struct SourceCache {
 /// One sequence. `position` tokens have been committed.
 struct SequenceState {
   std::int64_t position = 0;
-  std::vector<Out<float, 2>> rings;     // per layer [window + max_rows - 1, head_dim]; position p in slot p % slots
+  std::vector<CacheRows> rings;         // per layer [window + max_rows - 1, head_dim]; position p in slot p % slots
   std::vector<SourceCache> sources;     // per kv source
   Out<std::int32_t, 1> engram_history;  // [max_ngram - 1] compressed ids, oldest first, -1 = dead or before the start
   std::vector<Out<float, 3>>

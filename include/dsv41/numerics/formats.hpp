@@ -20,6 +20,11 @@ DSV41_HD inline float e8m0_decode(std::uint8_t e) {
   return e == 0 ? 0x1p-127f : std::bit_cast<float>(static_cast<std::uint32_t>(e) << 23);
 }
 
+/// The code of a power of two of at least 2^-126; infinity gives 255, NaN.
+DSV41_HD inline std::uint8_t e8m0_encode(float power_of_two) {
+  return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(power_of_two) >> 23);
+}
+
 DSV41_HD inline float bf16_decode(std::uint16_t h) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(h) << 16);
 }

@@ -33,6 +33,7 @@ struct Compress {
   void check() const {
     const std::int64_t tokens = kv.extent(0), width = kv.extent(1), ratio = carry_kv.extent(0);
     expect(name, ratio > 0, "carry_kv", "at least one row", ratio);
+    expect_position(name, first_position);
     expect_unit_stride(name, "kv", kv);
     expect(name, "gate", gate, {tokens, width});
     expect(name, "carry_kv", carry_kv, {ratio, width});

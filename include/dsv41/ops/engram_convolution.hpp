@@ -46,7 +46,12 @@ struct EngramConvolution {
     expect(name, "norm", norm, hc, dim);
     expect(name, kernel.cols >= 1, "kernel", "at least 1 lag", kernel.cols);
     expect(name, "kernel", kernel, hc * dim, kernel.cols);
+    expect_position(name, first_position);
     expect(name, dilation >= 1, "dilation", "at least 1", dilation);
+    if (kernel.cols > 1) {  // so that reach() cannot overflow
+      expect(name, kernel.cols <= ring.extent(0), "kernel", "no more lags than ring has slots", kernel.cols);
+      expect(name, dilation <= ring.extent(0), "dilation", "no more than ring has slots", dilation);
+    }
     expect_at_least(name, "ring", ring, {tokens + reach(), hc, dim});
     expect(name, "ring", ring, {ring.extent(0), hc, dim});
   }

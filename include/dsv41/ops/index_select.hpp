@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "dsv41/core/cache_rows.hpp"
 #include "dsv41/core/numeric.hpp"
 #include "dsv41/ops/shape.hpp"
 
@@ -19,8 +20,9 @@ enum class CandidateUse : std::uint8_t {
 /// score(j) = sum over heads of w_h * relu(q_h . k_j), w = weights * weight_scale; entry j is visible to position p iff
 /// j < (p + 1) / ratio.
 ///
-/// Shapes:  q [tokens, heads, width] f32, quantised; weights [tokens, heads] f32; keys [capacity, width] f32; ids [tokens, topk] i32;
-///          counts [tokens] i32; blocks [tokens, kept] i32; block_counts [tokens] i32 (both empty without candidates).
+/// Shapes:  q [tokens, heads, width] f32, quantised; weights [tokens, heads] f32; keys [capacity, width] of format index or f32;
+///          ids [tokens, topk] i32; counts [tokens] i32; blocks [tokens, kept] i32; block_counts [tokens] i32 (both empty without
+///          candidates).
 ///          scores [s, >= visible] and block_scores [s, >= visible / block] f32 are workspace: row t uses row t % s. With s = tokens
 ///          every score survives the call; scores of entries outside the candidate blocks are left untouched.
 /// Rules:   keeps min(topk, visible) entries: larger score first, then the lower index; NaN never. ids and blocks are ascending.
@@ -35,7 +37,7 @@ struct IndexSelect {
   static constexpr std::string_view name = "index_select";
   In<float, 3> q;
   In<float, 2> weights;
-  In<float, 2> keys;
+  CacheRows keys;  // read
   Out<std::int32_t, 2> ids;
   Out<std::int32_t, 1> counts;
   Out<std::int32_t, 2> blocks;
@@ -50,11 +52,12 @@ struct IndexSelect {
   Numeric numeric = Numeric::exact;
 
   void check() const {
+    expect_position(name, first_position);
+    expect(name, ratio > 0, "ratio", "at least 1", ratio);
     const std::int64_t tokens = q.extent(0), visible = (first_position + tokens) / ratio;
     expect_unit_stride(name, "q", q);
     expect(name, "weights", weights, {tokens, q.extent(1)});
-    expect(name, "keys", keys, {keys.extent(0), q.extent(2)});
-    expect_at_least(name, "keys", keys, {visible, q.extent(2)});
+    expect(name, "keys", keys, CacheFormat::index, visible, q.extent(2));
     expect(name, "ids", ids, {tokens, ids.extent(1)});
     expect(name, "counts", counts, {tokens});
     expect_at_least(name, "scores", scores, {1, visible});

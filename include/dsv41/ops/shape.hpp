@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "dsv41/core/cache_rows.hpp"
 #include "dsv41/core/error.hpp"
 #include "dsv41/core/matrix.hpp"
 #include "dsv41/core/view.hpp"
@@ -61,9 +62,35 @@ inline void expect(std::string_view op, std::string_view field, const Matrix& m,
   }
 }
 
+/// A cache of that kind, or of float32, of at least `least` rows of that width, with pages for all its rows.
+inline void expect(std::string_view op, std::string_view field, const CacheRows& cache, CacheFormat format,
+                   std::int64_t least, std::int64_t width) {
+  const auto text = [](std::int64_t rows, std::int64_t cols) {
+    return extents_text(std::initializer_list<std::int64_t>{rows, cols});
+  };
+  const std::string got = text(cache.rows, cache.width);
+  if (cache.width != width) shape_error(op, field, text(cache.rows, width), got);
+  if (cache.rows < least) shape_error(op, field, "at least " + text(least, width), got);
+  if (cache.format != format && cache.format != CacheFormat::f32) {
+    shape_error(op, field, std::string(cache_format_name(format)) + " or f32",
+                "of format " + std::string(cache_format_name(cache.format)));
+  }
+  if (cache.offset < 0) shape_error(op, field, "at least 0", "at offset " + std::to_string(cache.offset));
+  const std::int64_t pages = cache.pages.extent(0);
+  if (cache.page_rows < 1 || pages < (cache.rows + cache.page_rows - 1) / cache.page_rows) {
+    shape_error(op, field, "pages for " + std::to_string(cache.rows) + " rows",
+                std::to_string(pages) + " pages of " + std::to_string(cache.page_rows) + " rows");
+  }
+}
+
 inline void expect(std::string_view op, bool holds, std::string_view field, std::string_view expected,
                    std::int64_t got) {
   if (!holds) shape_error(op, field, expected, std::to_string(got));
+}
+
+/// Positions count from the start of the sequence.
+inline void expect_position(std::string_view op, std::int64_t first_position) {
+  expect(op, first_position >= 0, "first_position", "at least 0", first_position);
 }
 
 }  // namespace dsv41::ops

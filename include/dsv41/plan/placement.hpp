@@ -45,7 +45,8 @@ struct Placement {
 ///          Two copies of an expert may share a device.
 /// Match:   exact (float64, one order). The devices of a node differ by at most their heaviest copy.
 /// Errors:  invalid_argument: sizes below 1, slots below experts, slots that devices do not divide, devices that nodes do not divide;
-///          hierarchical: groups that do not divide the experts, or that the nodes do not divide; a load that is negative or not finite.
+///          hierarchical: groups that do not divide the experts, or that the nodes do not divide; a load that is negative or not finite; a
+///          layer whose loads sum to more than half of the largest double, so that none of their sums is infinite in any order.
 /// Cost:    slots (experts + devices) steps a layer.
 /// Source:  serving.md 4.6, architecture.md 5.
 std::vector<Placement> place_experts(In<double, 2> load, const PlacementTarget& target);

@@ -33,13 +33,14 @@ struct Shard {
   std::uint64_t file_bytes() const { return 8 + header.size() + payload_bytes; }
 };
 
-/// All files of a valid config, in order.
+/// All files of a config, in order.
 ///
 /// Rules:  one file each for vision tower and aligner, for embeddings, for every backbone layer less its Engram, for norm and head, for
 ///         every draft stage, for every Engram module; parts that the config does not have get no file. Inside a file: F32, BF16,
 ///         F8_E8M0, F8_E4M3, I8, each by byte-wise name; an Engram module: table, q_weight, k_weight, wkv, each scale behind its weight.
 ///         Every tensor is there, those that a checkpoint may lack too (gate.bias_vl, confidence head).
-/// Errors: invalid_argument when a header is beyond the format's limit of 100 MB (some 160,000 experts in a layer).
+/// Errors: what validate() throws; format for Engram row counts that are not the sum of their primes; invalid_argument when a header is
+///         beyond the format's limit of 100 MB (some 160,000 experts in a layer).
 /// Cost:   proportional to the number of tensors: 96,085 in the release, 10.7 MB of headers.
 /// Source: checkpoint.md 2.1. The release's 48 headers have the published SHA-256.
 std::vector<Shard> released_shards(const ModelConfig& config);

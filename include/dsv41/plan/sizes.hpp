@@ -61,16 +61,23 @@ struct ModelSizes {
       0;  ///< table rows that a token reads, values and scales, all modules [48 * 264 = 12,672]
 };
 
-/// Errors: unsupported when a sum exceeds 2^63 - 1.
-/// Cost:   one walk over the inventory.
+/// Errors: what validate() throws; format for Engram row counts that are not the sum of their primes, as loading refuses them; unsupported
+///         when a sum exceeds 2^63 - 1.
+/// Cost:   one walk over the inventory, and engram_layout().
 ModelSizes model_sizes(const ModelConfig& config);
 
-/// Entries and index keys of one sequence of `context` tokens: whole groups only. Errors: unsupported beyond 2^63 - 1.
+// In what follows `sizes` are those of `config`.
+
+/// Entries and index keys of one sequence of `context` tokens: whole groups only.
+///
+/// Errors: what validate() throws; invalid_argument for a negative context; unsupported beyond 2^63 - 1.
 std::int64_t kv_bytes(const ModelConfig& config, const ModelSizes& sizes, std::int64_t context);
 
-/// Weight bytes that one step of `batch` tokens of different sequences reads from one part, on average: all of it; of experts those that
-/// expected_experts_touched() counts; of embeddings and tables one token's rows a token, shared by none. 0 for drafter and vision, which
-/// a step does not run.
+/// Weight bytes that one step of `batch` tokens of different sequences reads from one part, on average and at most all that the part has:
+/// all of it; of experts those that expected_experts_touched() counts; of embeddings and tables the rows that expected_rows_touched()
+/// counts, so every row is taken for equally likely. 0 for drafter and vision, which a step does not run.
+///
+/// Errors: invalid_argument for a negative batch.
 double part_step_bytes(const ModelConfig& config, const ModelSizes& sizes, const PartSize& part, std::int64_t batch);
 
 struct StepCost {
@@ -79,6 +86,8 @@ struct StepCost {
   double expert_bytes = 0;  ///< of all layers
   double bytes = 0;         ///< of all parts; activations and caches are not in it [13.0 GB at batch 1]
 };
+
+/// Errors: invalid_argument for a negative batch.
 StepCost step_cost(const ModelConfig& config, const ModelSizes& sizes, std::int64_t batch);
 
 }  // namespace dsv41::plan

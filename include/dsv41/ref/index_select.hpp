@@ -4,9 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "dsv41/numerics/index_score.hpp"
+#include "dsv41/numerics/packed.hpp"
 #include "dsv41/numerics/reduce.hpp"
 #include "dsv41/numerics/topk.hpp"
 #include "dsv41/ops/index_select.hpp"
@@ -38,7 +40,13 @@ inline void publish_blocks(const ops::IndexSelect& op, std::int64_t t, std::int6
   op.block_counts[t] = others + 1;
 }
 
-inline void run(const ops::IndexSelect& op) {
+/// One decoded key.
+inline std::size_t workspace_floats(const ops::IndexSelect& op) {
+  return static_cast<std::size_t>(op.q.extent(2));
+}
+
+/// `key`: workspace_floats(op) floats.
+inline void run(const ops::IndexSelect& op, float* key) {
   for (std::int64_t t = 0; t < op.q.extent(0); ++t) {
     const std::int64_t visible = (op.first_position + t + 1) / op.ratio;
     const In<float, 2> q = op.q.row(t);
@@ -47,8 +55,9 @@ inline void run(const ops::IndexSelect& op) {
     op.counts[t] = keep_best(op.ids.row(t), score, [&](auto& best) {
       auto offer_range = [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t e = std::max<std::int64_t>(first, 0); e < std::min(last, visible); ++e) {
-          scores[e] = numerics::index_score(op.numeric, q.data(), q.extent(0), q.stride(0), op.keys.row(e).data(),
-                                            q.extent(1), op.weights.row(t).data(), op.weight_scale);
+          numerics::load_row(op.keys, e, key);
+          scores[e] = numerics::index_score(op.numeric, q.data(), q.extent(0), q.stride(0), key, q.extent(1),
+                                            op.weights.row(t).data(), op.weight_scale);
           best.offer(static_cast<std::int32_t>(e));
         }
       };

@@ -55,12 +55,18 @@ class RefBackend {
   }
 
   void prepare(const ModelConfig& c, std::int64_t rows) {
-    // Inputs that linears quantise into the workspace; the experts state their own need.
+    // Inputs that linears quantise into the workspace; the other ops state their own need.
     const std::int64_t widest =
         std::max({c.dim, c.q_rank, c.head_dim, c.o_groups * c.o_rank, c.engram.columns() * c.engram.dim});
     ops::SwigluExperts experts{.x = {nullptr, {rows, c.dim}}};
     experts.shared.w1.rows = std::max<std::int64_t>(c.shared_experts, 1) * c.ff;  // no routed expert is wider
-    grow(std::max(static_cast<std::size_t>(rows * widest), ref::workspace_floats(experts)));
+    const ops::SparseAttention attention{.q = {nullptr, {1, c.heads, c.head_dim}},
+                                         .ids = {nullptr, {1, c.index_topk}},
+                                         .counts = {nullptr, {1}},
+                                         .window = c.window};
+    const ops::IndexSelect select{.q = {nullptr, {1, c.index_heads, c.index_dim}}};
+    grow(std::max({static_cast<std::size_t>(rows * widest), ref::workspace_floats(experts),
+                   ref::workspace_floats(attention), ref::workspace_floats(select)}));
     sync();
   }
 

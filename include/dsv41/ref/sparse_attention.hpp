@@ -4,16 +4,36 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "dsv41/numerics/attention.hpp"
+#include "dsv41/numerics/packed.hpp"
 #include "dsv41/ops/sparse_attention.hpp"
 
 namespace dsv41::ref {
 
-inline void attend_head(const ops::SparseAttention& op, std::int64_t t, std::int64_t h) {
-  const std::int64_t width = op.q.extent(2), p = op.first_position + t;
-  const std::int64_t window_rows = std::min(p + 1, op.window), selected = op.counts.empty() ? 0 : op.counts[t];
+/// One row for every slot of a query.
+inline std::size_t workspace_floats(const ops::SparseAttention& op) {
+  const std::int64_t selected = op.counts.empty() ? 0 : op.ids.extent(1);
+  return static_cast<std::size_t>((op.window + selected) * op.q.extent(2));
+}
+
+/// Calls visit(slot, cache, row) for the slots of token t, in their order.
+template <class Visit>
+void visit_slots(const ops::SparseAttention& op, std::int64_t t, const Visit& visit) {
+  const std::int64_t p = op.first_position + t, selected = op.counts.empty() ? 0 : op.counts[t];
+  const std::int64_t window_rows = std::min(p + 1 - op.first_visible, op.window);
+  for (std::int64_t s = 0; s < window_rows; ++s) visit(s, op.ring, (p - window_rows + 1 + s) % op.ring.rows);
+  for (std::int64_t s = 0; s < selected; ++s) {
+    const std::int64_t id = op.ids(t, s);
+    if (id >= 0 && id < op.entries.rows) visit(op.window + s, op.entries, id);
+  }
+}
+
+/// `rows` holds the decoded row of each slot that visit_slots names.
+inline void attend_head(const ops::SparseAttention& op, std::int64_t t, std::int64_t h, const float* rows) {
+  const std::int64_t width = op.q.extent(2);
   const float* q = op.q.row(t).row(h).data();
   float* out = op.out.row(t).row(h).data();
   const float scale = numerics::inverse_root(width);
@@ -27,25 +47,25 @@ inline void attend_head(const ops::SparseAttention& op, std::int64_t t, std::int
     numerics::attention_add(op.numeric, shrink, logits, values, count, width, out);
     count = 0;
   };
-  auto visit = [&](std::int64_t slot, const float* row) {
+  visit_slots(op, t, [&](std::int64_t slot, const CacheRows&, std::int64_t) {
     if (slot / numerics::kSoftmaxBlock != block && count > 0) add_block();
     block = slot / numerics::kSoftmaxBlock;
+    const float* row = rows + slot * width;
     logits[count] = numerics::attention_logit(q, row, width, scale);
     values[count++] = row;
-  };
-  for (std::int64_t s = 0; s < window_rows; ++s)
-    visit(s, op.ring.row((p - window_rows + 1 + s) % op.ring.extent(0)).data());
-  for (std::int64_t s = 0; s < selected; ++s) {
-    const std::int64_t id = op.ids(t, s);
-    if (id >= 0 && id < op.entries.extent(0)) visit(op.window + s, op.entries.row(id).data());
-  }
+  });
   add_block();
   numerics::attention_finish(op.numeric, softmax.denominator(op.sink[h]), width, out);
 }
 
-inline void run(const ops::SparseAttention& op) {
+/// `workspace`: workspace_floats(op) floats. A token's rows are decoded once, for all its heads.
+inline void run(const ops::SparseAttention& op, float* workspace) {
+  const std::int64_t width = op.q.extent(2);
   for (std::int64_t t = 0; t < op.q.extent(0); ++t) {
-    for (std::int64_t h = 0; h < op.q.extent(1); ++h) attend_head(op, t, h);
+    visit_slots(op, t, [&](std::int64_t slot, const CacheRows& cache, std::int64_t row) {
+      numerics::load_row(cache, row, workspace + slot * width);
+    });
+    for (std::int64_t h = 0; h < op.q.extent(1); ++h) attend_head(op, t, h, workspace);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Attention over one latent KV head: projections, the window ring, and the mix of window and selected entries. Rows 3, 4a and 5b of
-// docs/token_path.md; the compressor and the indexer run between remember() and attend().
+// docs/token_path.md; the compressor runs behind remember(), the indexer before attend().
 #pragma once
 
 #include <span>
@@ -29,8 +29,8 @@ struct AttentionScratch {
     cursor.take(grouped, {rows, c.o_groups * c.o_rank});
   }
 
-  AttentionScratch first_rows(std::int64_t n) const {
-    return {qr.rows(0, n), q.rows(0, n), kv.rows(0, n), mixed.rows(0, n), grouped.rows(0, n)};
+  AttentionScratch rows(std::int64_t first, std::int64_t n) const {
+    return {qr.rows(first, n), q.rows(first, n), kv.rows(first, n), mixed.rows(first, n), grouped.rows(first, n)};
   }
 };
 
@@ -47,42 +47,48 @@ class Attention {
         eps_(config.norm_eps),
         numeric_(numeric) {}
 
-  /// x [rows, dim] -> t.qr, t.q (rotated), t.kv (normed, not yet rotated).
+  /// x [rows, dim] -> t.kv (normed, not yet rotated).
   template <ops::Backend B>
-  void project(B& b, In<float, 2> x, const Batch& batch, const AttentionScratch& t) const noexcept {
+  void project_kv(B& b, In<float, 2> x, const AttentionScratch& t) const noexcept {
+    b.run(ops::Linear{.x = x, .w = weights_.wkv, .y = t.kv, .numeric = numeric_});
+    b.run(ops::RmsNorm{.x = t.kv, .weight = weights_.kv_norm, .y = t.kv, .eps = eps_, .numeric = numeric_});
+  }
+
+  /// x [rows, dim] -> t.qr, t.q (rotated).
+  template <ops::Backend B>
+  void project_queries(B& b, In<float, 2> x, const Batch& batch, const AttentionScratch& t) const noexcept {
     b.run(ops::Linear{.x = x, .w = weights_.wq_a, .y = t.qr, .numeric = numeric_});
     b.run(ops::RmsNorm{.x = t.qr, .weight = weights_.q_norm, .y = t.qr, .eps = eps_, .numeric = numeric_});
     b.run(ops::Linear{.x = t.qr, .w = weights_.wq_b, .y = t.q, .numeric = numeric_});
     b.run(ops::Rope{.x = by_head(t.q), .positions = batch.positions, .frequencies = frequencies_, .numeric = numeric_});
-    b.run(ops::Linear{.x = x, .w = weights_.wkv, .y = t.kv, .numeric = numeric_});
-    b.run(ops::RmsNorm{.x = t.kv, .weight = weights_.kv_norm, .y = t.kv, .eps = eps_, .numeric = numeric_});
   }
 
   /// t.kv -> each sequence's window ring of `layer`.
   template <ops::Backend B>
   void remember(B& b, std::span<const Segment> segments, std::size_t layer, const AttentionScratch& t) const noexcept {
     for (const Segment& s : segments) {
-      const Out<float, 2> ring = s.state->rings[layer];
+      const CacheRows& ring = s.state->rings[layer];
       b.run(ops::CacheAppend{.rows = t.kv.rows(s.first_row, s.rows),
                              .frequencies = frequencies_,
                              .cache = ring,
                              .first_position = s.first_position,
-                             .first_slot = s.first_position % ring.extent(0),
-                             .quantiser = numerics::Quantiser::window_fp8,
+                             .first_slot = s.first_position % ring.rows,
                              .numeric = numeric_});
     }
   }
 
-  /// t.q over the window and, where `source` >= 0, the selected entries of that source -> y [rows, dim].
+  /// t.q over the window and, where `source` >= 0, the selected entries of that source -> y [rows, dim]. Window rows before position
+  /// `first_visible` are not seen.
   template <ops::Backend B>
   void attend(B& b, const Batch& batch, std::size_t layer, std::int32_t source, const Selection& selection,
-              const AttentionScratch& t, Out<float, 2> y) const noexcept {
+              const AttentionScratch& t, Out<float, 2> y, std::int64_t first_visible = 0) const noexcept {
     for (const Segment& s : batch.segments) {
       ops::SparseAttention op{.q = by_head(t.q).rows(s.first_row, s.rows),
                               .ring = s.state->rings[layer],
                               .sink = weights_.sink,
                               .out = by_head(t.mixed).rows(s.first_row, s.rows),
                               .first_position = s.first_position,
+                              .first_visible = first_visible,
                               .window = window_,
                               .numeric = numeric_};
       if (source >= 0) {

@@ -26,8 +26,8 @@ struct CompressorScratch {
     cursor.take(key, {rows, c.index_dim});
   }
 
-  CompressorScratch first_rows(std::int64_t n) const {
-    return {kv.rows(0, n), gate.rows(0, n), latent.rows(0, n), key.rows(0, n)};
+  CompressorScratch rows(std::int64_t first, std::int64_t n) const {
+    return {kv.rows(first, n), gate.rows(first, n), latent.rows(first, n), key.rows(first, n)};
   }
 };
 
@@ -69,8 +69,8 @@ class Compressor {
     for (const Segment& s : segments) {
       const SourceCache& cache = s.state->sources[source];
       const std::int64_t groups = groups_of(s), first = s.first_position / ratio_;
-      append(b, latent.rows(completed, groups), first, numerics::Quantiser::entry_fp4, cache.entries);
-      append(b, key.rows(completed, groups), first, numerics::Quantiser::index_fp4, cache.index_keys);
+      append(b, latent.rows(completed, groups), first, cache.entries);
+      append(b, key.rows(completed, groups), first, cache.index_keys);
       completed += groups;
     }
   }
@@ -82,15 +82,13 @@ class Compressor {
   }
 
   template <ops::Backend B>
-  void append(B& b, Out<float, 2> rows, std::int64_t first, numerics::Quantiser quantiser,
-              Out<float, 2> cache) const noexcept {
+  void append(B& b, Out<float, 2> rows, std::int64_t first, const CacheRows& cache) const noexcept {
     b.run(ops::CacheAppend{.rows = rows,
                            .frequencies = frequencies_,
                            .cache = cache,
                            .first_position = first * ratio_,
                            .position_stride = ratio_,
                            .first_slot = first,
-                           .quantiser = quantiser,
                            .numeric = numeric_});
   }
 

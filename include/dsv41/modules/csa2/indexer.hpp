@@ -22,7 +22,7 @@ struct IndexerScratch {
     cursor.take(weights, {rows, c.index_heads});
   }
 
-  IndexerScratch first_rows(std::int64_t n) const { return {q.rows(0, n), weights.rows(0, n)}; }
+  IndexerScratch rows(std::int64_t first, std::int64_t n) const { return {q.rows(first, n), weights.rows(first, n)}; }
 };
 
 class Indexer {

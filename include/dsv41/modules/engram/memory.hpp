@@ -25,11 +25,12 @@ struct EngramScratch {
     cursor.take(gates, {n, c.hc});
   }
 
-  EngramScratch first_rows(std::int64_t n) const {
+  EngramScratch rows(std::int64_t first, std::int64_t n) const {
     if (keys_value.empty()) return {};
-    const Out<std::int64_t, 3> head(table_rows.data(), {table_rows.extent(0), n, table_rows.extent(2)},
+    const Out<std::int64_t, 3> part(table_rows.data() + first * table_rows.stride(1),
+                                    {table_rows.extent(0), n, table_rows.extent(2)},
                                     {table_rows.stride(0), table_rows.stride(1), 1});
-    return {head, embedding.rows(0, n), keys_value.rows(0, n), gates.rows(0, n)};
+    return {part, embedding.rows(first, n), keys_value.rows(first, n), gates.rows(first, n)};
   }
 };
 
