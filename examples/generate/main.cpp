@@ -2,18 +2,15 @@
 //
 // generate: text from a model folder. One run is: options, checks that need no model, model, prompt, tokens, result
 // files. Whatever fails ends in one message on standard error and status 2.
-#include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "conversation.hpp"
 #include "dsv41/core/error.hpp"
 #include "files.hpp"
-#include "numbers.hpp"
 #include "options.hpp"
 #include "perplexity.hpp"
 #include "prompt.hpp"
@@ -113,24 +110,13 @@ void run(const Options& options) {
   progress.print(summary_line(figures));
 }
 
-int main_of(const std::vector<std::string>& arguments) {
-  std::string message;
-  try {
-    prepare_streams();
-    const Options options = parse_options(arguments);
-    if (options.help) {
-      write_out(help_text());
-    } else {
-      run(options);
-    }
-    return 0;
-  } catch (const std::bad_alloc&) {
-    message = "out of memory";
-  } catch (const std::exception& e) {
-    message = e.what();
+void command(const std::vector<std::string>& arguments) {
+  const Options options = parse_options(arguments);
+  if (options.help) {
+    write_out(help_text());
+  } else {
+    run(options);
   }
-  std::fprintf(stderr, "generate: %s\n", one_line(message).c_str());
-  return kFailure;
 }
 
 }  // namespace
@@ -138,5 +124,5 @@ int main_of(const std::vector<std::string>& arguments) {
 }  // namespace generate
 
 int main(int argc, char** argv) {
-  return generate::main_of({argv + (argc > 0 ? 1 : 0), argv + argc});
+  return generate::main_of("generate", argc, argv, generate::command);
 }

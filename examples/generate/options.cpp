@@ -8,23 +8,11 @@
 #include <limits>
 #include <set>
 
-#include "numbers.hpp"
+#include "command_line.hpp"
 
 namespace generate {
 
 namespace {
-
-using Text = std::string_view;
-
-struct Row {
-  Text name;
-  bool takes_value;
-  void (*set)(Options&, Text name, Text value);
-};
-
-std::string quoted(Text text) {
-  return "'" + std::string(text) + "'";
-}
 
 std::string some_text(Text name, Text value, const char* what) {
   if (value.empty()) refuse(std::string(name) + ": expected " + what + ", got nothing");
@@ -72,7 +60,7 @@ std::string backend(Text name, Text value) {
 constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint64_t kMostSeed = std::numeric_limits<std::uint64_t>::max();
 
-const Row kRows[] = {
+const OptionRow<Options> kRows[] = {
     {"--model", true, [](Options& o, Text n, Text v) { o.model = some_text(n, v, "a folder"); }},
     {"--prompt", true, [](Options& o, Text n, Text v) { o.prompt = some_text(n, v, "a text"); }},
     {"--prompt-file", true, [](Options& o, Text n, Text v) { o.prompt_file = some_text(n, v, "a file"); }},
@@ -111,13 +99,6 @@ const Row kRows[] = {
     {"--quiet", false, [](Options& o, Text, Text) { o.quiet = true; }},
     {"--help", false, [](Options& o, Text, Text) { o.help = true; }},
 };
-
-const Row& row_of(Text argument, Text name) {
-  const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == name; });
-  if (row != std::end(kRows)) return *row;
-  if (argument.substr(0, 1) == "-") refuse("unknown option " + quoted(name) + "; --help lists them");
-  refuse("unexpected argument " + quoted(argument) + "; a prompt goes behind --prompt");
-}
 
 using Given = std::set<Text>;
 
@@ -159,25 +140,10 @@ void check_combination(const Options& o, const Given& given) {
 
 Options parse_options(const std::vector<std::string>& arguments) {
   Options options;
-  Given given;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const Text argument = arguments[i];
-    const std::size_t equals = argument.substr(0, 2) == "--" ? argument.find('=') : Text::npos;
-    const Row& row = row_of(argument, argument.substr(0, equals));
-    const std::string name(row.name);
-    if (!given.insert(row.name).second) refuse(name + ": given twice");
-    Text value;
-    if (!row.takes_value) {
-      if (equals != Text::npos) refuse(name + ": takes no value, got " + quoted(argument.substr(equals + 1)));
-    } else if (equals != Text::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size() && arguments[i + 1].compare(0, 2, "--") != 0) {
-      value = arguments[++i];
-    } else {
-      refuse(name + ": expected a value (" + name + "=VALUE for one that begins with --)");
-    }
-    row.set(options, row.name, value);
-  }
+  const auto positional = [](Text argument) {
+    refuse("unexpected argument " + quoted(argument) + "; a prompt goes behind --prompt");
+  };
+  const Given given = parse_arguments(arguments, kRows, positional, options);
   if (!options.help) check_combination(options, given);
   return options;
 }

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // inspect: what a config costs, from the config alone. Whatever fails ends in one message on standard error and status 2.
-#include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <new>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,8 +12,8 @@
 #include "dsv41/plan/shards.hpp"
 #include "dsv41/runtime/config_file.hpp"
 #include "figures.hpp"
+#include "generate/command_line.hpp"
 #include "generate/files.hpp"
-#include "generate/numbers.hpp"
 #include "generate/terminal.hpp"
 #include "options.hpp"
 
@@ -26,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using generate::refuse;
-
-constexpr int kFailure = 2;
 
 /// The file that CONFIG means.
 std::string config_path(const Options& options) {
@@ -160,24 +155,13 @@ void run(const Options& options) {
   write(options, results);
 }
 
-int main_of(const std::vector<std::string>& arguments) {
-  std::string message;
-  try {
-    generate::prepare_streams();
-    const Options options = parse_options(arguments);
-    if (options.help) {
-      generate::write_out(help_text());
-    } else {
-      run(options);
-    }
-    return 0;
-  } catch (const std::bad_alloc&) {
-    message = "out of memory";
-  } catch (const std::exception& e) {
-    message = e.what();
+void command(const std::vector<std::string>& arguments) {
+  const Options options = parse_options(arguments);
+  if (options.help) {
+    generate::write_out(help_text());
+  } else {
+    run(options);
   }
-  std::fprintf(stderr, "inspect: %s\n", generate::one_line(message).c_str());
-  return kFailure;
 }
 
 }  // namespace
@@ -185,5 +169,5 @@ int main_of(const std::vector<std::string>& arguments) {
 }  // namespace inspect
 
 int main(int argc, char** argv) {
-  return inspect::main_of({argv + (argc > 0 ? 1 : 0), argv + argc});
+  return generate::main_of("inspect", argc, argv, inspect::command);
 }

@@ -6,26 +6,16 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <set>
 
-#include "generate/numbers.hpp"
+#include "generate/command_line.hpp"
 
 namespace inspect {
 
 namespace {
 
+using generate::quoted;
 using generate::refuse;
-using Text = std::string_view;
-
-struct Row {
-  Text name;
-  bool takes_value;
-  void (*set)(Options&, Text name, Text value);
-};
-
-std::string quoted(Text text) {
-  return "'" + std::string(text) + "'";
-}
+using generate::Text;
 
 std::string path(Text name, Text value) {
   if (value.empty()) refuse(std::string(name) + ": expected a path, got nothing");
@@ -68,7 +58,7 @@ std::int64_t bytes(Text name, Text value) {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
 
-const Row kRows[] = {
+const generate::OptionRow<Options> kRows[] = {
     {"--context", true,
      [](Options& o, Text n, Text v) { o.context = generate::integer<std::int64_t>(n, v, 1, kMost); }},
     {"--batch", true, [](Options& o, Text n, Text v) { o.batch = generate::integer<std::int64_t>(n, v, 1, kMost); }},
@@ -81,12 +71,6 @@ const Row kRows[] = {
     {"--help", false, [](Options& o, Text, Text) { o.help = true; }},
 };
 
-const Row& row_of(Text name) {
-  const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == name; });
-  if (row == std::end(kRows)) refuse("unknown option " + quoted(name) + "; --help lists them");
-  return *row;
-}
-
 void set_config(Options& options, Text argument) {
   if (options.config) {
     refuse("unexpected argument " + quoted(argument) + "; the config is " + quoted(*options.config) + " already");
@@ -98,29 +82,8 @@ void set_config(Options& options, Text argument) {
 
 Options parse_options(const std::vector<std::string>& arguments) {
   Options options;
-  std::set<Text> given;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const Text argument = arguments[i];
-    if (argument.substr(0, 1) != "-") {
-      set_config(options, argument);
-      continue;
-    }
-    const std::size_t equals = argument.find('=');
-    const Row& row = row_of(argument.substr(0, equals));
-    const std::string name(row.name);
-    if (!given.insert(row.name).second) refuse(name + ": given twice");
-    Text value;
-    if (!row.takes_value) {
-      if (equals != Text::npos) refuse(name + ": takes no value, got " + quoted(argument.substr(equals + 1)));
-    } else if (equals != Text::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size() && arguments[i + 1].compare(0, 2, "--") != 0) {
-      value = arguments[++i];
-    } else {
-      refuse(name + ": expected a value (" + name + "=VALUE for one that begins with --)");
-    }
-    row.set(options, row.name, value);
-  }
+  generate::parse_arguments(
+      arguments, kRows, [&](Text argument) { set_config(options, argument); }, options);
   return options;
 }
 

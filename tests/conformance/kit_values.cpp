@@ -2,13 +2,14 @@
 //
 // kit_values CASE_FOLDER OUT.safetensors [--chunk N]: what RefBackend computes for a case of the conformance kit, in the form that
 // tests/golden/compare.py reads. An example of what another engine writes.
-#include <cstdlib>
+#include <charconv>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <list>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "dsv41/ref/ref_backend.hpp"
@@ -29,6 +30,13 @@ std::vector<std::byte> stored(const std::vector<double>& values) {
   return out;
 }
 
+/// Decimal digits and nothing else.
+bool parse(std::string_view text, std::size_t& out) {
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, out);
+  return error == std::errc() && at == end;
+}
+
 void write(const KitCase& c, const SeamValues& values, const std::filesystem::path& path) {
   std::vector<runtime::TensorSource> tensors;
   std::list<std::vector<std::byte>> bytes;
@@ -47,13 +55,13 @@ void write(const KitCase& c, const SeamValues& values, const std::filesystem::pa
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 && !(argc == 5 && std::string_view(argv[3]) == "--chunk")) {
-    std::cerr << "usage: kit_values CASE_FOLDER OUT.safetensors [--chunk N]\n";
+  std::size_t chunk = 0;
+  if (argc != 3 && !(argc == 5 && std::string_view(argv[3]) == "--chunk" && parse(argv[4], chunk))) {
+    std::cerr << "usage: kit_values CASE_FOLDER OUT.safetensors [--chunk N]\nN: rows of a step, 0 for one step\n";
     return 2;
   }
   try {
     const KitCase c(argv[1]);
-    const std::size_t chunk = argc == 5 ? std::strtoul(argv[4], nullptr, 10) : 0;
     write(c, run_case<RefBackend>(c, Numeric::exact, chunk), argv[2]);
   } catch (const std::exception& e) {
     std::cerr << "kit_values: " << e.what() << "\n";

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The conformance kit: random checkpoints and what they must give at every seam. docs/conformance.md says how to use it.
 
-    python make_golden.py [--out DIR] [CASE ...]      # all cases, or those whose names start so; DIR: ../../build/kit
+    python make_golden.py [--out DIR] [CASE ...]      # all cases, or those whose names start so; DIR: ../../build/kit. Only a run
+                                                      # that made them all leaves DIR/complete, without which the tests take it for no kit
     python make_golden.py --from FOLDER --out DIR     # seams.safetensors for a checkpoint folder with expected.safetensors (its tokens)
     python make_golden.py --search CASE               # the first seed that is clear of near-ties, continuation included
     python make_golden.py --short --out . CASE        # the folder in the form of the committed ones: expected.safetensors
@@ -18,6 +19,7 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import tempfile
 
 import numpy as np
@@ -30,11 +32,12 @@ HERE = pathlib.Path(__file__).parent
 BASE = json.loads((HERE / "02-window-only" / "config.json").read_text())["text_config"]
 
 # The rules of comparison, in every file. module, logits: relative norm. decision: how far apart, relative to the largest score of the
-# row, two scores may lie for the other choice to be legitimate: two values, each right to `module`. excluded: the share of rows that may
-# lie behind such choices and go uncompared.
+# row, two scores may lie for the other choice to be legitimate: two values, each right to `module`. excluded: the share of the rows of
+# any one seam that may lie behind such choices and go uncompared.
 LIMITS = {"module": 1e-5, "logits": 1e-4, "decision": 2e-5, "excluded": .5}
 GREEDY = 24                                     # tokens of the continuation, fewer where one hangs on little:
 GREEDY_MARGIN = 1e-3                            # one code in it that rounds the other way moves logits by so much
+TIED_HEADS = 1e-6                               # two head rows that are equal to last bits lead each other by less
 CLEAR_MARGIN, CLEAR_CODE = 2e-5, 4e-6           # of scores; of values to a rounding boundary, in units of the block's rms
 
 # Every seam in forward order. What is missing in a layer is left out.
@@ -116,16 +119,21 @@ def clear_rows(trace, config, codes=True):
 
 def greedy(model, ties):
     """(tokens [G], the float64 logits they were chosen by [G, V]): the continuation, cut before a token that hangs on little, by its own logits or
-    by a decision at the token before. Whether it does is asked of float64, whose answer is the same everywhere."""
+    by a decision at the token before. Whether it does is asked of float64, whose answer is the same everywhere. ties: a token may hang on
+    which of two equal heads is taken."""
     ids, rows = list(model.ids), []
     for _ in range(GREEDY):
         logits, trace = model.run(np.float64, np.array(ids))
         rows.append(logits[-1])
         ids.append(int(np.argmax(rows[-1])))
     rows = np.stack(rows)
-    steady = np.array([oracle.margin(row, 1) for row in rows]) > GREEDY_MARGIN * np.abs(rows).max(1)
+    size = np.abs(rows).max(1)
+    lead, of_two = (np.array([oracle.margin(row, k) for row in rows]) / size for k in (1, 2))
+    steady = lead > GREEDY_MARGIN
+    if ties:                                                                         # two heads that are equal, or nearly
+        steady |= (lead < TIED_HEADS) & (of_two > GREEDY_MARGIN)
     steady[1:] &= clear_rows(trace, model.config, codes=False)[len(model.ids):]      # the prompt's own near-ties the comparison sees
-    count = GREEDY if ties or steady.all() else int(np.argmin(steady))
+    count = GREEDY if steady.all() else int(np.argmin(steady))
     return np.array(ids[-GREEDY:][:count], np.int64), rows[:count]
 
 
@@ -139,6 +147,19 @@ def seams(config, logits, trace):
     return {**out, "head_in": trace["head_in"], "logits": logits}
 
 
+def schedule(c):
+    """Who reads what. *_source: the layer whose entries, whose selection a layer reads, -1 for none; candidates: source (-1 for none), block."""
+    ratios = c["compress_ratios"][:c["num_hidden_layers"]]
+
+    def source(of):
+        return [max((s for s in c[of] if s <= layer), default=-1) if ratio else -1 for layer, ratio in enumerate(ratios)]
+    candidates = c.get("candidate_source_layer_id")
+    if candidates is None:
+        candidates = max(c["kv_source_layer_ids"], default=-1)
+    return {"ratios": ratios, "kv_source": source("kv_source_layer_ids"), "index_source": source("index_source_layer_ids"),
+            "window": [c["sliding_window"]], "candidates": [candidates, c["candidate_block_size"]]}
+
+
 def kit_file(model, ties=False):
     """{name: (safetensors dtype, array)} of a whole seams.safetensors."""
     (narrow, single), (logits, wide) = model.run(np.float32), model.run(np.float64)
@@ -146,7 +167,7 @@ def kit_file(model, ties=False):
     out = {"prompt.tokens": ("I64", model.ids.astype(np.int64))}
     if model.image is not None:
         out["prompt.image"] = ("BOOL", np.asarray(model.image, bool))
-    out["schedule.ratios"] = ("I64", np.array(model.config["compress_ratios"][:model.config["num_hidden_layers"]], np.int64))
+    out.update({"schedule." + k: ("I64", np.array(v, np.int64)) for k, v in schedule(model.config).items()})
     out.update({"limits." + k: ("F64", np.array([v])) for k, v in LIMITS.items()})
 
     for name, value in seams(model.config, logits, wide).items():
@@ -194,6 +215,7 @@ def write_short(out, model, released):
 
 def write_seams(out, model, ties=False):
     values = kit_file(model, ties)
+    out.mkdir(parents=True, exist_ok=True)
     oracle.write_safetensors(out / "seams.safetensors", values)
     noise = max(float(v[1][0]) for k, v in values.items() if k.startswith("noise.") and values[k[6:]][0] == "F32")
     flips = sum(int(v[1][0]) for k, v in values.items() if k.startswith("noise.") and values[k[6:]][0] != "F32")
@@ -202,8 +224,9 @@ def write_seams(out, model, ties=False):
 
 def from_folder(folder, out):
     """The seams of a checkpoint whose expected.safetensors holds the prompt."""
-    out.mkdir(parents=True, exist_ok=True)
     stored = oracle.read_safetensors(folder / "expected.safetensors")
+    if "tokens" not in stored:
+        raise ValueError(f"{folder / 'expected.safetensors'} has no tokens")
     return write_seams(out, Loaded.of(folder, stored["tokens"][1], stored["image"][1] if "image" in stored else None))
 
 
@@ -237,30 +260,49 @@ def search(name):
     raise SystemExit(f"{name}: no clear seed")
 
 
+def chosen(words, every):
+    """The cases whose names start with one of these words; all without any."""
+    for word in words:
+        if not any(n.startswith(word) for n in every):
+            raise SystemExit(f"no case {word}; there are: {' '.join(every)}")
+    return [n for n in every if not words or n.startswith(tuple(words))]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("cases", nargs="*", metavar="CASE")
-    p.add_argument("--out", type=pathlib.Path, default=HERE / "../../build/kit")
+    p.add_argument("--out", type=pathlib.Path)
     p.add_argument("--from", dest="folder", type=pathlib.Path)
     p.add_argument("--search", action="store_true")
     p.add_argument("--short", action="store_true")
     a = p.parse_args()
-    if a.folder:
-        print(from_folder(a.folder, a.out))
-        return
+    if a.folder and (a.out is None or a.cases or a.search or a.short):
+        p.error("--from takes --out DIR and nothing else")
     every = sorted([*HANDED, *CASES])
-    names = [n for n in every if not a.cases or n.startswith(tuple(a.cases))]
-    if not names:
-        raise SystemExit(f"no such case; there are: {' '.join(every)}")
-    if a.search:
-        for name in names:
-            print(f"{name}: seed {search(name)}", flush=True)
-        return
+    names, out = chosen(a.cases, every), a.out or HERE / "../../build/kit"
+    try:
+        if a.folder:
+            print(from_folder(a.folder, out))
+        elif a.search:
+            for name in names:
+                print(f"{name}: seed {search(name)}", flush=True)
+        else:
+            make_all(names, out, a.short, names == every)
+    except KeyError as e:
+        raise SystemExit(f"make_golden.py: {a.folder or out} has no {e.args[0]}") from None
+    except (OSError, ValueError, struct.error) as e:
+        raise SystemExit(f"make_golden.py: {e}") from None
+
+
+def make_all(names, out, short, whole):
+    out.mkdir(parents=True, exist_ok=True)
+    if not short:
+        (out / "complete").unlink(missing_ok=True)          # a kit cut short is no kit
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        for line in pool.map(make, names, itertools.repeat(a.out), itertools.repeat(a.short)):
+        for line in pool.map(make, names, itertools.repeat(out), itertools.repeat(short)):
             print(line, flush=True)
-    if names == every and not a.short:
-        (a.out / "complete").write_text("".join(f"{n}\n" for n in names))          # last: a kit cut short is no kit
+    if whole and not short:
+        (out / "complete").write_text("".join(f"{n}\n" for n in names))
 
 
 if __name__ == "__main__":

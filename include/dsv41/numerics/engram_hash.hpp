@@ -262,6 +262,25 @@ inline EngramLayout engram_layout(const EngramParameters& parameters) {
   return layout;
 }
 
+/// The layout of a config's Engram layers, which must have the table rows that the config states.
+///
+/// Errors: format when a layer's engram_num_embeddings is not the sum of its primes (architecture.md 7: refuse to load); what
+///         engram_layout throws.
+inline EngramLayout checked_engram_layout(const EngramConfig& e) {
+  EngramLayout layout = engram_layout({.layer_ids = {e.layers.begin(), e.layers.end()},
+                                       .max_ngram = e.max_ngram,
+                                       .vocab_size = e.vocab,
+                                       .heads = e.heads,
+                                       .compressed_vocab = e.compressed_vocab});
+  for (std::size_t i = 0; i < layout.layers.size(); ++i) {
+    if (layout.layers[i].rows == e.rows[i]) continue;
+    throw Error(Errc::format, "engram_num_embeddings of layer " + std::to_string(e.layers[i]) + " is " +
+                                  std::to_string(e.rows[i]) + ", expected " + std::to_string(layout.layers[i].rows) +
+                                  ": the sum of its primes (config.json)");
+  }
+  return layout;
+}
+
 // ---------------------------------------------------------------------------------------------------------------- hash
 
 /// One layer's hash as plain pointers, for kernels. The arrays must outlive it.

@@ -27,18 +27,7 @@ class EngramHasher {
       : host_map_(token_map.begin(), token_map.end()) {
     const EngramConfig& e = config.engram;
     check_map(config);
-    layout_ = numerics::engram_layout({.layer_ids = {e.layers.begin(), e.layers.end()},
-                                       .max_ngram = e.max_ngram,
-                                       .vocab_size = e.vocab,
-                                       .heads = e.heads,
-                                       .compressed_vocab = e.compressed_vocab});
-    for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
-      if (layout_.layers[i].rows != e.rows[i]) {
-        throw Error(Errc::format, "engram_num_embeddings of layer " + std::to_string(e.layers[i]) + " is " +
-                                      std::to_string(e.rows[i]) + ", expected " +
-                                      std::to_string(layout_.layers[i].rows) + ": the sum of its primes (config.json)");
-      }
-    }
+    layout_ = numerics::checked_engram_layout(e);
     pad_ = host_map_[static_cast<std::size_t>(e.pad)];
   }
 
