@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // EngramHasher and EngramMemory on their own: what they refuse, histories of several sequences, and a memory added to the streams.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -163,7 +164,8 @@ TEMPLATE_LIST_TEST_CASE("a memory's forward is gather, projection and gate: the 
                k = random_matrix(random, Format::bf16, c.hc, c.dim);
   Array<std::int64_t, 2> rows({tokens, columns});
   for (std::int64_t& r : rows.values) r = random.below(table.rows);
-  const Array<float, 3> before = random_array<3>(random, {tokens, c.hc, c.dim});
+  Array<float, 3> before = random_array<3>(random, {tokens, c.hc, c.dim});
+  std::fill(before.values.end() - c.dim, before.values.end(), 0.0f);  // a stream of zeros: eps keeps its gate a number
   const auto streams = memory.put(before);
   const EngramScratch scratch{{},
                               memory.put(Array<float, 2>({tokens, width})),
