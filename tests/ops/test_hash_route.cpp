@@ -86,20 +86,6 @@ Outputs run(const Case& c, const Inputs& in) {
   return {memory.get(op.logits), memory.get(op.weights), memory.get(op.ids)};
 }
 
-/// Scores in double, of float32 arguments.
-Doubles scores_of(const Case& c, Doubles logits) {
-  Doubles s;
-  double total = 0, top = -HUGE_VAL;
-  for (double& x : logits) x = to_float(x / static_cast<double>(c.gate_temp)), top = std::max(top, x);
-  for (const double x : logits) total += std::exp(to_float(x - top));
-  for (const double x : logits) {
-    s.push_back(c.score == kRoot      ? std::sqrt(std::log1p(std::exp(x)))
-                : c.score == kSigmoid ? sigmoid(x)
-                                      : std::exp(to_float(x - top)) / total);
-  }
-  return s;
-}
-
 }  // namespace
 
 TEMPLATE_LIST_TEST_CASE("hash_route takes the table's experts in its order and weighs them by their scores",
@@ -111,7 +97,7 @@ TEMPLATE_LIST_TEST_CASE("hash_route takes the table's experts in its order and w
     std::vector<std::int32_t> ids;
     Doubles weights, scores;
     for (std::int64_t t = 0; t < c.tokens; ++t) {
-      const Doubles s = scores_of(c, slice(in.logits.values, t * c.experts, c.experts));
+      const Doubles s = route_scores_of(c.score, c.gate_temp, slice(in.logits.values, t * c.experts, c.experts));
       scores.insert(scores.end(), s.begin(), s.end());
       const std::int32_t* row =
           in.table.values.data() + std::int64_t{in.token_ids[static_cast<std::size_t>(t)]} * c.topk;

@@ -86,21 +86,6 @@ Outputs run(const Case& c, const Inputs& in) {
   return {memory.get(op.logits), memory.get(op.weights), memory.get(op.ids)};
 }
 
-/// Scores in double, of float32 arguments: the softmax's distances from the largest logit are rounded once.
-Doubles scores_of(const Case& c, Doubles logits) {
-  Doubles s;
-  double total = 0;
-  for (double& x : logits) x = to_float(x / static_cast<double>(c.gate_temp));
-  const double top = logits.empty() ? 0 : *std::max_element(logits.begin(), logits.end());
-  for (const double x : logits) total += std::exp(to_float(x - top));
-  for (const double x : logits) {
-    s.push_back(c.score == kRoot      ? std::sqrt(std::log1p(std::exp(x)))
-                : c.score == kSigmoid ? sigmoid(x)
-                                      : std::exp(to_float(x - top)) / total);
-  }
-  return s;
-}
-
 /// Whether each expert stands in one of the best groups: those of the largest sums of their two best biased scores.
 std::vector<bool> in_best_groups(const Case& c, const Doubles& biased) {
   const std::int64_t size = c.experts / c.groups;
@@ -122,7 +107,7 @@ std::vector<bool> in_best_groups(const Case& c, const Doubles& biased) {
 /// Checks one row of the result. Random logits leave no ties.
 void check_row(const Case& c, const Inputs& in, const Outputs& got, std::int64_t t, std::vector<float>& weights,
                Doubles& want) {
-  const Doubles s = scores_of(c, slice(in.logits.values, t * c.experts, c.experts));
+  const Doubles s = route_scores_of(c.score, c.gate_temp, slice(in.logits.values, t * c.experts, c.experts));
   const std::vector<float>& bias = in.image.values[static_cast<std::size_t>(t)] != 0 ? in.bias_vl : in.bias;
   std::vector<std::int32_t> order(s.size());
   for (std::size_t e = 0; e < s.size(); ++e) order[e] = static_cast<std::int32_t>(e);

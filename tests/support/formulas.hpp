@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dsv41/core/cache_rows.hpp"
+#include "dsv41/core/config.hpp"
 #include "dsv41/core/numeric.hpp"
 #include "dsv41/numerics/quantisers.hpp"
 
@@ -161,6 +162,21 @@ inline Doubles rotated(Doubles row, std::int64_t position, const std::vector<flo
     row[plain + 2 * i + 1] = a * s + b * c;
   }
   return row;
+}
+
+/// The router's scores in double, of float32 arguments: the softmax's distances from the largest logit are rounded once.
+inline Doubles route_scores_of(ScoreFunction score, float gate_temp, Doubles logits) {
+  Doubles s;
+  double total = 0;
+  for (double& x : logits) x = to_float(x / static_cast<double>(gate_temp));
+  const double top = logits.empty() ? 0 : *std::max_element(logits.begin(), logits.end());
+  for (const double x : logits) total += std::exp(to_float(x - top));
+  for (const double x : logits) {
+    s.push_back(score == ScoreFunction::sqrt_softplus ? std::sqrt(std::log1p(std::exp(x)))
+                : score == ScoreFunction::sigmoid     ? sigmoid(x)
+                                                      : std::exp(to_float(x - top)) / total);
+  }
+  return s;
 }
 
 }  // namespace dsv41::test
