@@ -36,7 +36,7 @@ class Speller {
     for (const std::int32_t id : out.ids) out.compressed.push_back(dsv41::text::compressed_id(model_.token_map, id));
     const auto tokens = std::ssize(out.ids);
     const std::vector<std::uint8_t> image(out.ids.size(), 0);
-    std::vector<std::int32_t> history(static_cast<std::size_t>(e.max_ngram - 1), dsv41::numerics::kEngramDead);
+    const std::vector<std::int32_t> history(static_cast<std::size_t>(e.max_ngram - 1), dsv41::numerics::kEngramDead);
     const auto view = dsv41::numerics::view_of(layout_.layers[0]);
     out.rows.resize(out.ids.size() * static_cast<std::size_t>(e.columns()));
     dsv41::ops::EngramHash op{.ids = {out.ids.data(), {tokens}}, .image = {image.data(), {tokens}}};

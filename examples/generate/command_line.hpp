@@ -65,24 +65,28 @@ std::set<Text> parse_arguments(const std::vector<std::string>& arguments, const 
   return given;
 }
 
-/// Status of a program that failed.
-inline constexpr int kFailure = 2;
+/// Status of a program that failed, and of one that SIGINT ended, as shells have it.
+inline constexpr int kFailure = 2, kInterrupted = 130;
 
-/// Runs body(arguments); 0, or kFailure behind "name: what went wrong" on stderr.
+/// Runs body(arguments); 0, or behind "name: what went wrong" on stderr kFailure, or kInterrupted for Errc::cancelled.
 template <class Body>
 int main_of(const char* name, int argc, char** argv, const Body& body) {
   std::string message;
+  int status = kFailure;
   try {
     prepare_streams();
     body(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
     return 0;
   } catch (const std::bad_alloc&) {
     message = "out of memory";
+  } catch (const dsv41::Error& e) {
+    message = e.what();
+    if (e.code() == dsv41::Errc::cancelled) status = kInterrupted;
   } catch (const std::exception& e) {
     message = e.what();
   }
   std::fprintf(stderr, "%s: %s\n", name, one_line(message).c_str());
-  return kFailure;
+  return status;
 }
 
 }  // namespace generate

@@ -41,11 +41,11 @@ void converse(const dsv41::runtime::ModelFolder& folder, const Options& options,
     progress.show("> ");
     const std::optional<std::string> line = read_line();
     progress.clear();
-    if (!line) break;
+    if (!line || sequence.interrupted()) break;
     if (line->empty()) continue;
     encode_text(tokenizer, "standard input: line " + std::to_string(number), *line);
     turns.push_back(message(Role::user, *line));
-    sequence.prefill(encode_turns(tokenizer, options, turns), {}, options.max_tokens);
+    sequence.prefill(encode_turns(tokenizer, options, turns), {});
 
     dsv41::text::StreamingDetokenizer stream(tokenizer, true);
     std::vector<std::int32_t> ids;
@@ -60,6 +60,7 @@ void converse(const dsv41::runtime::ModelFolder& folder, const Options& options,
     });
     say(stream.finish());
     write_out("\n");
+    if (sequence.interrupted()) break;
     turns.push_back(message_of(tokenizer.decode(ids, false), visible, options.thinking));
   }
 }

@@ -11,7 +11,7 @@
 namespace generate {
 
 /// Answers one line after the other on standard output, each answer ended by a newline; empty lines are skipped.
-/// Every turn feeds only what the conversation's new form adds to what is fed.
+/// Every turn feeds only what the conversation's new form adds to what is fed. Ends early when the sequence is interrupted.
 ///
 /// Errors: dsv41::Error invalid_argument (a line of ill-formed UTF-8, a conversation longer than the model), and those
 ///         of read_line, Sequence and encode_chat.

@@ -24,6 +24,20 @@ namespace {
   throw dsv41::Error(dsv41::Errc::io, std::string(option) + ": " + path + ": " + what);
 }
 
+std::string cannot_be_read() {
+  return std::string("cannot be read: ") + std::strerror(errno);
+}
+
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+File open_to_read(std::string_view option, const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) fail(option, path, "is a folder, expected a file");
+  File in(std::fopen(path.c_str(), "rbe"), std::fclose);
+  if (!in) fail(option, path, cannot_be_read());
+  return in;
+}
+
 fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
@@ -37,22 +51,32 @@ bool of_a_model(const std::string& name) {
 }  // namespace
 
 std::string read_file(std::string_view option, const std::string& path) {
-  const auto cannot = [&] { fail(option, path, std::string("cannot be read: ") + std::strerror(errno)); };
-  std::error_code error;
-  if (fs::is_directory(path, error)) fail(option, path, "is a folder, expected a file");
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rbe"), std::fclose);
-  if (!in) cannot();
+  const File in = open_to_read(option, path);
   std::string text;
   for (;;) {
     char buffer[1 << 16];
     const std::size_t n = std::fread(buffer, 1, sizeof buffer, in.get());
-    if (std::ferror(in.get()) != 0) cannot();
+    if (std::ferror(in.get()) != 0) fail(option, path, cannot_be_read());
     if (n == 0) return text;
     if (n > kMostBytes - text.size()) {
       fail(option, path, "has more than " + std::to_string(kMostBytes) + " bytes, expected at most that");
     }
     text.append(buffer, n);
   }
+}
+
+void read_pieces(std::string_view option, const std::string& path,
+                 dsv41::runtime::FunctionRef<void(const dsv41::runtime::ReadBytes&)> take) {
+  const File in = open_to_read(option, path);
+  naming(std::string(option) + ": " + path, [&] {
+    take([&](std::span<std::byte> bytes) {
+      const std::size_t n = std::fread(bytes.data(), 1, bytes.size(), in.get());
+      if (std::ferror(in.get()) != 0) throw dsv41::Error(dsv41::Errc::io, cannot_be_read());
+      return n;
+    });
+    if (std::fgetc(in.get()) != EOF)
+      throw dsv41::Error(dsv41::Errc::format, "goes on behind what was read, expected its end there");
+  });
 }
 
 void require_writable(std::string_view option, const std::string& path) {

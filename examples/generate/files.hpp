@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "dsv41/core/error.hpp"
+#include "dsv41/runtime/state_io.hpp"
 
 namespace generate {
 
@@ -19,6 +20,11 @@ inline constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 /// A file's bytes, also a pipe's (--prompt-file <(command)), to their end. Errors: dsv41::Error io naming `option` and
 /// the path: cannot be read, or more than kMostBytes.
 std::string read_file(std::string_view option, const std::string& path);
+
+/// Calls `take` with a function that reads the file, or pipe, in order. It must read all of it.
+/// Errors: dsv41::Error naming `option` and the path: io (cannot be read), format (bytes are left), and those of `take`.
+void read_pieces(std::string_view option, const std::string& path,
+                 dsv41::runtime::FunctionRef<void(const dsv41::runtime::ReadBytes&)> take);
 
 /// Refuses a result file that could not be written later, before the work starts. Nothing is left behind.
 /// Errors: dsv41::Error io naming `option` and the path: no such folder, not writable, a name too long, or something

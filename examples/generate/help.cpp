@@ -42,14 +42,22 @@ tokens
   --min-p P              of those with at least P times the likeliest one's probability (default 0: all)
   --seed S               a token depends on seed, position and logits alone (default 0)
 
+session
+  --save FILE            keep all tokens and caches in FILE, to go on from later
+  --restore FILE         begin with them, under the same model, --numeric and --prefill. A prompt is still
+                         the whole prompt: what it shares with FILE's tokens is not run again; without
+                         one the text goes on where it stopped; --image-span needs a prompt
+  --rewind N             drop the last N tokens of prompt or FILE before generating (not with --chat)
+
 results
   --perplexity FILE      no text: bits per byte of FILE, in windows of max_position_embeddings tokens
-  --logits-out FILE      safetensors: logits of every token fed or produced, and the tokens
-  --stats FILE           JSON: counts, seconds, numeric class, backend, rows that each layer ran
+  --logits-out FILE      safetensors: logits of every token that this run fed or produced, and the tokens
+  --stats FILE           JSON: counts, seconds, numeric class, backend, rows that each layer ran, memory
   --quiet                no progress and no summary (they appear only on a terminal)
   --help                 this text
 
-Status: 0, or 2 after one message on standard error; result files are then as they were.
+Status: 0, or 2 after one message on standard error; result files are then as they were. Ctrl-C ends the
+text, not the results: --save, --stats and --logits-out hold what there was; status 130.
 )";
 }
 

@@ -93,6 +93,9 @@ const OptionRow<Options> kRows[] = {
     {"--threads", true, [](Options& o, Text n, Text v) { o.threads = integer<std::int64_t>(n, v, 1, 4096); }},
     {"--prefill", true, [](Options& o, Text n, Text v) { o.prefill = prefill(n, v); }},
     {"--chunk", true, [](Options& o, Text n, Text v) { o.chunk = integer<std::int64_t>(n, v, 1, kMostTokens); }},
+    {"--restore", true, [](Options& o, Text n, Text v) { o.restore = some_text(n, v, "a file"); }},
+    {"--save", true, [](Options& o, Text n, Text v) { o.save = some_text(n, v, "a file"); }},
+    {"--rewind", true, [](Options& o, Text n, Text v) { o.rewind = integer<std::int64_t>(n, v, 1, kMostTokens); }},
     {"--perplexity", true, [](Options& o, Text n, Text v) { o.perplexity = some_text(n, v, "a file"); }},
     {"--logits-out", true, [](Options& o, Text n, Text v) { o.logits_out = some_text(n, v, "a file"); }},
     {"--stats", true, [](Options& o, Text n, Text v) { o.stats = some_text(n, v, "a file"); }},
@@ -119,10 +122,10 @@ void demand(const Given& given, Text name, Text needed) {
 void check_combination(const Options& o, const Given& given) {
   exclude(given, "--prompt", {"--prompt-file", "--tokens"});
   exclude(given, "--prompt-file", {"--tokens"});
-  exclude(given, "--chat", {"--tokens", "--bos", "--image-span"});
+  exclude(given, "--chat", {"--tokens", "--bos", "--image-span", "--rewind"});
   exclude(given, "--perplexity",
           {"--prompt", "--prompt-file", "--tokens", "--chat", "--image-span", "--logits-out", "--max-tokens",
-           "--temperature", "--top-k", "--top-p", "--min-p", "--seed"});
+           "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--restore", "--save", "--rewind"});
   for (Text name : {"--system", "--thinking", "--effort"}) demand(given, name, "--chat");
   demand(given, "--effort", "--thinking");
   for (Text name : {"--logits-out", "--perplexity"}) {
@@ -130,7 +133,9 @@ void check_combination(const Options& o, const Given& given) {
     refuse(std::string(name) + ": needs the logits of every token, and --prefill " +
            std::string(dsv41::prefill_name(o.prefill)) + " skips rows; expected --prefill full");
   }
-  if (o.chat && !o.prompt && !o.prompt_file) {
+  if (o.restore && o.image_span && !o.has_prompt())
+    refuse("--image-span: with --restore it needs a prompt; a restored session knows its own");
+  if (o.converses()) {
     if (o.logits_out) refuse("--logits-out: with --chat it needs --prompt or --prompt-file");
     if (o.max_tokens == 0) refuse("--max-tokens: a conversation needs at least 1, got '0'");
   }

@@ -40,11 +40,19 @@ struct Options {
   dsv41::Prefill prefill = dsv41::Prefill::full;
   std::int64_t chunk = 256;  ///< tokens of a step at most
 
+  std::optional<std::string> restore;
+  std::optional<std::string> save;
+  std::int64_t rewind = 0;
+
   std::optional<std::string> perplexity;
   std::optional<std::string> logits_out;
   std::optional<std::string> stats;
   bool quiet = false;
   bool help = false;
+
+  /// Turns come from standard input.
+  bool converses() const { return chat && !prompt && !prompt_file; }
+  bool has_prompt() const { return prompt || prompt_file || tokens || bos; }
 };
 
 /// Reads the arguments after the program's name. `--name value` and `--name=value` are the same.

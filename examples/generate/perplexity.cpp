@@ -20,7 +20,6 @@ namespace generate {
 namespace {
 
 using dsv41::runtime::Engine;
-using dsv41::runtime::LogitRows;
 using dsv41::runtime::Session;
 
 /// -log2 of the softmax's probability of `id`, which follows the token at `position` of its window.
@@ -41,11 +40,11 @@ double bits_of(dsv41::In<float, 1> logits, std::int32_t id, std::int64_t positio
 /// Feeds one window and adds the bits of all its ids but the first.
 void score(Session& session, std::span<const std::int32_t> window, std::size_t chunk, Perplexity& out,
            Progress& progress, std::int64_t total) {
-  session.reset();
+  session.rewind(0);
   for (std::size_t first = 0; first + 1 < window.size(); first += chunk) {
     const std::size_t n = std::min(chunk, window.size() - 1 - first);
     progress.count("perplexity: token", out.predicted, total);
-    session.append(window.subspan(first, n), LogitRows::all);
+    session.append({.ids = window.subspan(first, n), .logit_rows = dsv41::runtime::kAllRows});
     const auto logits = session.logits();
     for (std::size_t i = 0; i < n; ++i) {
       out.bits += bits_of(logits.row(static_cast<std::int64_t>(i)), window[first + i + 1],

@@ -3,18 +3,25 @@
 // The recorder on the library's safetensors writer.
 #include "recorder.hpp"
 
+#include <algorithm>
+
 #include "dsv41/runtime/safetensors.hpp"
 #include "files.hpp"
 
 namespace generate {
 
 void Recorder::add(std::span<const std::int32_t> ids, dsv41::In<float, 2> logits) {
-  vocab_ = logits.extent(1);
   tokens_.insert(tokens_.end(), ids.begin(), ids.end());
   for (std::int64_t row = 0; row < logits.extent(0); ++row) {
     const float* first = logits.row(row).data();
     logits_.insert(logits_.end(), first, first + vocab_);
   }
+}
+
+void Recorder::drop(std::int64_t count) {
+  const auto kept = static_cast<std::size_t>(std::max<std::int64_t>(0, std::ssize(tokens_) - count));
+  tokens_.resize(kept);
+  logits_.resize(kept * static_cast<std::size_t>(vocab_));
 }
 
 void Recorder::save(const std::string& path) const {

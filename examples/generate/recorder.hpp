@@ -15,17 +15,23 @@ namespace generate {
 /// Collects rows in memory (4 * vocab bytes a position) and writes them as one safetensors file.
 class Recorder {
  public:
-  /// Rows of an append() with logits of all: ids [n], logits [n, vocab].
+  explicit Recorder(std::int64_t vocab) : vocab_(vocab) {}
+
+  /// Rows of tokens that were fed: ids [n], logits [n, vocab].
   void add(std::span<const std::int32_t> ids, dsv41::In<float, 2> logits);
 
-  /// float32 `logits` [positions, vocab] and int64 `tokens` [positions]; row i follows tokens 0 to i.
+  /// Forgets the last `count` rows, or all where there are fewer: their tokens are gone from the sequence.
+  void drop(std::int64_t count);
+
+  /// float32 `logits` [positions, vocab] and int64 `tokens` [positions]; row i follows tokens 0 to i,
+  /// behind those of a restored session that were not fed again.
   /// Errors: dsv41::Error io. The file is whole or untouched.
   void save(const std::string& path) const;
 
  private:
   std::vector<std::int64_t> tokens_;
   std::vector<float> logits_;
-  std::int64_t vocab_ = 0;
+  std::int64_t vocab_;
 };
 
 }  // namespace generate

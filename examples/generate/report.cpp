@@ -47,12 +47,17 @@ Object common(const std::string& model, const Options& options, const Figures& f
   return out;
 }
 
+double per_token(const dsv41::runtime::SessionMemory& memory) {
+  return static_cast<double>(memory.page_bytes) / static_cast<double>(memory.page_positions);
+}
+
 }  // namespace
 
 std::string summary_line(const Figures& f) {
   std::string line = std::to_string(f.prompt_tokens) + " prompt tokens in " + fixed(f.prefill_s) + " s (" +
                      fixed(rate(f.prompt_tokens, f.prefill_s), 1) + "/s)";
   if (f.prefill != "full") line += ", prefill " + f.prefill;
+  if (f.reused_tokens > 0) line += ", " + std::to_string(f.reused_tokens) + " more reused";
   if (!f.prefill_note.empty()) line += ", all layers ran: " + f.prefill_note;
   if (f.generated_tokens == 0) return line;
   return line + ", first token after " + fixed(f.first_token_s) + " s, " + std::to_string(f.generated_tokens) +
@@ -70,6 +75,14 @@ std::string stats_json(const std::string& model, const Options& options, const F
   out.add("prefill", std::string_view(f.prefill));
   if (!f.prefill_note.empty()) out.add("prefill_note", std::string_view(f.prefill_note));
   return out.add("rows_per_layer", f.rows_per_layer)
+      .add("restored_tokens", f.restored_tokens)
+      .add("reused_tokens", f.reused_tokens)
+      .add("recomputed_tokens", f.recomputed_tokens)
+      .add("cache_bytes", f.memory.cache_bytes)
+      .add("cache_bytes_per_token", per_token(f.memory))
+      .add("window_bytes", f.memory.window_bytes)
+      .add("carry_bytes", f.memory.carry_bytes)
+      .add("block_bytes", f.memory.block_bytes)
       .add("time_to_first_token_s", f.first_token_s)
       .add("prefill_tokens_per_s", rate(f.prompt_tokens, f.prefill_s))
       .add("decode_tokens_per_s", rate(f.generated_tokens - f.replies, f.decode_s))

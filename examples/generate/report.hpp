@@ -20,6 +20,8 @@ std::string perplexity_line(const Perplexity& result);
 /// One JSON object: model, backend, numeric_class, threads, seed, prompt_tokens, generated_tokens, position, stop, the
 /// times of Figures in seconds, and rates; decode_tokens_per_s counts the tokens after a reply's first. prefill is the mode in force,
 /// prefill_note (only then) why it is not the one asked for; rows_per_layer counts rows of prompts.
+/// restored_tokens, reused_tokens and recomputed_tokens are those of Figures; cache_bytes are of the pages held at the end, the other
+/// bytes as in SessionMemory.
 std::string stats_json(const std::string& model, const Options& options, const Figures& figures);
 
 /// The same with bits_per_byte, bits, predicted_tokens and bytes; prompt_tokens are the text's, prefill_s is the time

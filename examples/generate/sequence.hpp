@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "dsv41/core/cancel.hpp"
 #include "dsv41/runtime/engine.hpp"
 #include "options.hpp"
 #include "recorder.hpp"
@@ -20,10 +20,14 @@ namespace generate {
 
 /// What a run did. Seconds; sums over the turns of a conversation.
 struct Figures {
-  std::int64_t prompt_tokens = 0;            ///< fed in prefill
+  std::int64_t prompt_tokens = 0;            ///< of prompts: fed
+  std::int64_t reused_tokens = 0;            ///< of prompts, or without one of the restored session: held already
+  std::int64_t recomputed_tokens = 0;        ///< rows run again: for windows, or a held token for its logits
+  std::int64_t restored_tokens = 0;          ///< held by the session that was restored
   std::int64_t generated_tokens = 0;         ///< sampled, the end-of-sequence token included
   std::int64_t replies = 0;                  ///< continuations with at least one token
   std::int64_t positions = 0;                ///< tokens in the session at the end
+  dsv41::runtime::SessionMemory memory;      ///< of the session at the end
   double load_s = 0;                         ///< opening the model folder and the engine
   double prefill_s = 0;                      ///< feeding prompts
   double decode_s = 0;                       ///< from the first sampled token of a turn to its last
@@ -32,49 +36,65 @@ struct Figures {
   std::string numeric_class;                 ///< of the engine
   std::string prefill;                       ///< mode in force
   std::string prefill_note;                  ///< why it is not the one asked for; empty: it is
-  std::string_view stop = "prompt";  ///< why it ended: eos, length, context (no positions left), or prompt: none asked
+  std::string_view stop =
+      "prompt";  ///< why it ended: eos, length, context (no positions left), interrupted, or prompt: none asked
 };
 
 /// Whether what is generated leaves as text: the prompt was no list of ids and the folder has a tokenizer.
 bool writes_text(const dsv41::runtime::ModelFolder& folder, const Options& options);
 
-/// An engine that is as large as its sequence needs, and the sequence.
+/// An engine for the model's whole context, and the sequence. What the cancel token stops ends early without an error; interrupted() says
+/// so, and nothing more is sampled.
 class Sequence {
  public:
-  /// `recorder` may be null. The folder must outlive the sequence.
-  Sequence(const dsv41::runtime::ModelFolder& folder, const Options& options, Recorder* recorder, Progress& progress);
+  /// `recorder` may be null. Folder and token must outlive the sequence.
+  Sequence(const dsv41::runtime::ModelFolder& folder, const Options& options, Recorder* recorder, Progress& progress,
+           const dsv41::CancelToken& cancel);
+
+  /// Takes up the session saved in a file. Errors: dsv41::Error naming option and file: io (cannot be read), format (bytes behind the
+  /// session), and those of Session::restore.
+  void restore(const std::string& path);
 
   /// Feeds a prompt that replaces what is there; a common beginning of both stays fed.
   ///
   /// Shapes: ids [n], at least one; image empty or [n].
-  /// Rules:  leaves room for `new_tokens` more, as far as the model's positions go.
   /// Errors: dsv41::Error invalid_argument when the model has fewer positions than the prompt has tokens, or a logit
   ///         is NaN.
-  void prefill(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image, std::int64_t new_tokens);
+  void prefill(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image);
+
+  /// Makes ready to go on behind what was restored, less its last `dropped` tokens. Errors: as rewind.
+  void resume(std::int64_t dropped);
+
+  /// Drops the last tokens; logits are those of the last that is left, which runs once more.
+  /// Errors: dsv41::Error invalid_argument when none would be left, or a logit is NaN.
+  void rewind(std::int64_t dropped);
 
   /// Samples up to `new_tokens` tokens behind the prompt and hands each to `sink` at once; ends after config.eos.
   ///
   /// Rules:  the sampler's position of a token is the position it takes. No token is sampled for which the model has no
   ///         position. Where text is written, ids that the tokenizer does not have (a config's vocabulary may be the
-  ///         larger one) are out of the choice. With a recorder the last token is fed too.
+  ///         larger one) are out of the choice. When it is recorded or to be saved, the last token is fed too.
   /// Errors: those of Sampler::sample and of `sink`; a NaN in any row, as in prefill.
   void decode(std::int64_t new_tokens, const std::function<void(std::int32_t)>& sink);
 
-  const Figures& figures() const noexcept { return figures_; }
+  /// Writes the session to a file, whole or not at all. Errors: dsv41::Error io naming the option and the file.
+  void save(const std::string& path) const;
+
+  bool interrupted() const noexcept { return cancel_.requested(); }
+  Figures figures() const;
 
  private:
-  void reserve(std::int64_t positions);
-  void feed(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image,
-            dsv41::runtime::StepListener* listener = nullptr);
+  void sync(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image, std::int64_t held);
+  void take_logits();
+  void count_rows();
 
-  const dsv41::runtime::ModelFolder& folder_;
-  dsv41::runtime::EngineOptions engine_options_;
   dsv41::runtime::Sampler sampler_;
-  std::optional<dsv41::runtime::Engine> engine_;
-  std::optional<dsv41::runtime::Session> session_;
-  std::vector<std::int32_t> fed_;
+  dsv41::runtime::Engine engine_;
+  dsv41::runtime::Session session_;
   Recorder* recorder_;
   Progress& progress_;
+  const dsv41::CancelToken& cancel_;
+  bool feeds_last_;  // also the last sampled token, after which nothing is sampled
   Figures figures_;
 };
 

@@ -53,6 +53,7 @@ std::optional<std::string> read_line() {
     line += static_cast<char>(c);
   }
   if (std::ferror(stdin) != 0) {
+    if (errno == EINTR) return std::nullopt;
     throw dsv41::Error(dsv41::Errc::io, std::string("standard input: cannot be read: ") + std::strerror(errno));
   }
   return line.empty() ? std::nullopt : std::optional(line);
@@ -89,9 +90,13 @@ void prepare_streams() {
 }
 
 void write_out(std::string_view text) {
-  if (text.empty()) return;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    throw dsv41::Error(dsv41::Errc::io, std::string("standard output: ") + std::strerror(errno));
+  while (!text.empty()) {
+    const ::ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (n >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(n));
+    } else if (errno != EINTR) {
+      throw dsv41::Error(dsv41::Errc::io, std::string("standard output: ") + std::strerror(errno));
+    }
   }
 }
 

@@ -15,7 +15,7 @@ namespace generate {
 /// closed.
 void prepare_streams();
 
-/// The next line of standard input, without its newline; nothing at the end.
+/// The next line of standard input, without its newline; nothing at the end, or when a signal interrupts the reading.
 /// Errors: dsv41::Error io: cannot be read, or a line of more than 16 MiB.
 std::optional<std::string> read_line();
 
@@ -23,7 +23,7 @@ std::optional<std::string> read_line();
 /// and no more than 2000 characters, then "...".
 std::string one_line(std::string_view message);
 
-/// Writes to standard output and flushes. Errors: dsv41::Error io, for example when the reader has gone.
+/// Writes to standard output at once, whatever signals come. Errors: dsv41::Error io, for example when the reader has gone.
 void write_out(std::string_view text);
 
 /// Whether standard output is a terminal.

@@ -4,9 +4,8 @@
 // primes, the initial state those of the square roots of the first 8; integer roots give them exactly.
 #include "files/sha256.hpp"
 
-#include <array>
+#include <algorithm>
 #include <bit>
-#include <cstdint>
 
 namespace dsv41::files {
 namespace {
@@ -42,10 +41,10 @@ constexpr auto kStart = prime_root_fractions<8>(2);
 static_assert(kRounds[0] == 0x428A2F98 && kRounds[63] == 0xC67178F2 && kStart[0] == 0x6A09E667 &&
               kStart[7] == 0x5BE0CD19);
 
-void compress(std::array<std::uint32_t, 8>& state, const unsigned char* block) noexcept {
+void compress(std::array<std::uint32_t, 8>& state, const std::byte* block) noexcept {
   std::array<std::uint32_t, 64> w{};
   for (std::size_t t = 0; t < 16; ++t) {
-    for (std::size_t i = 0; i < 4; ++i) w[t] = w[t] << 8 | block[4 * t + i];
+    for (std::size_t i = 0; i < 4; ++i) w[t] = w[t] << 8 | std::to_integer<std::uint32_t>(block[4 * t + i]);
   }
   for (std::size_t t = 16; t < 64; ++t) {
     const std::uint32_t a = w[t - 15], b = w[t - 2];
@@ -66,20 +65,47 @@ void compress(std::array<std::uint32_t, 8>& state, const unsigned char* block) n
 
 }  // namespace
 
+Sha256::Sha256() noexcept : state_(kStart) {}
+
+void Sha256::update(std::span<const std::byte> bytes) noexcept {
+  const std::size_t waiting = size_ % block_.size();
+  size_ += bytes.size();
+  if (waiting > 0) {
+    const std::size_t taken = std::min(bytes.size(), block_.size() - waiting);
+    std::copy_n(bytes.begin(), taken, block_.begin() + static_cast<std::ptrdiff_t>(waiting));
+    bytes = bytes.subspan(taken);
+    if (waiting + taken < block_.size()) return;
+    compress(state_, block_.data());
+  }
+  for (; bytes.size() >= block_.size(); bytes = bytes.subspan(block_.size())) compress(state_, bytes.data());
+  std::copy(bytes.begin(), bytes.end(), block_.begin());
+}
+
+Digest Sha256::digest() const noexcept {
+  Sha256 padded = *this;
+  std::array<std::byte, 72> tail{
+      std::byte{0x80}};  // one bit, zeros up to 8 bytes before a block's end, the length in bits
+  const std::size_t zeros = (119 - size_ % 64) % 64;
+  for (std::size_t i = 0; i < 8; ++i) tail[1 + zeros + i] = static_cast<std::byte>(size_ * 8 >> (56 - 8 * i));
+  padded.update(std::span(tail).first(1 + zeros + 8));
+  Digest out;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<std::byte>(padded.state_[i / 4] >> (24 - 8 * (i % 4)));
+  return out;
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string out;
+  for (const std::byte byte : bytes) {
+    for (const int shift : {4, 0}) out += "0123456789abcdef"[std::to_integer<unsigned>(byte) >> shift & 15];
+  }
+  return out;
+}
+
 std::string sha256_hex(std::string_view bytes) {
-  std::string padded(bytes);
-  padded += '\x80';
-  padded.resize((padded.size() + 8 + 63) / 64 * 64 - 8);
-  for (int shift = 56; shift >= 0; shift -= 8) padded += static_cast<char>(std::uint64_t{bytes.size()} * 8 >> shift);
-  auto state = kStart;
-  for (std::size_t at = 0; at < padded.size(); at += 64) {
-    compress(state, reinterpret_cast<const unsigned char*>(padded.data()) + at);
-  }
-  std::string hex;
-  for (const std::uint32_t word : state) {
-    for (int shift = 28; shift >= 0; shift -= 4) hex += "0123456789abcdef"[word >> shift & 15];
-  }
-  return hex;
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(bytes)));
+  return hex(hash.digest());
 }
 
 }  // namespace dsv41::files

@@ -3,6 +3,7 @@
 // A model folder, opened: config, files, views. Everything that can be wrong with them is found here.
 #include "dsv41/runtime/checkpoint.hpp"
 
+#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "dsv41/core/error.hpp"
 #include "dsv41/runtime/config_file.hpp"
 #include "files/file_bytes.hpp"
+#include "fingerprint.hpp"
 #include "shard_set.hpp"
 #include "weights_binding.hpp"
 
@@ -27,6 +29,8 @@ struct Checkpoint::Impl {
   ShardSet shards;
   std::vector<float> arena;  // every vector of the model, as float32
   ModelWeights weights;
+  std::once_flag fingerprinted;
+  Fingerprint fingerprint{};
 
   void open(Access access) {
     const std::filesystem::path config_path = folder / "config.json";
@@ -62,6 +66,16 @@ const ModelConfig& Checkpoint::config() const noexcept {
 }
 const ModelWeights& Checkpoint::weights() const noexcept {
   return impl_->weights;
+}
+
+Fingerprint Checkpoint::fingerprint() const {
+  try {
+    std::call_once(impl_->fingerprinted,
+                   [this] { impl_->fingerprint = model_fingerprint(impl_->shards, impl_->config); });
+  } catch (const std::bad_alloc&) {
+    throw Error(Errc::out_of_memory, impl_->folder.string() + ": no memory for the list of tensors");
+  }
+  return impl_->fingerprint;
 }
 
 }  // namespace dsv41::runtime

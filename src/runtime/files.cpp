@@ -13,6 +13,12 @@ void write_file_atomically(const std::filesystem::path& path, std::span<const st
   out.commit();
 }
 
+void write_file_atomically(const std::filesystem::path& path, FunctionRef<void(const WriteBytes&)> fill) {
+  files::FileWriter out(path);
+  fill([&](std::span<const std::byte> bytes) { out.write(bytes); });
+  out.commit();
+}
+
 void probe_writable(const std::filesystem::path& path) {
   const files::FileWriter never_committed(path);
 }

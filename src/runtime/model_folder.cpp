@@ -11,6 +11,7 @@
 #include "dsv41/core/error.hpp"
 #include "dsv41/text/compressed_map.hpp"
 #include "files/file_bytes.hpp"
+#include "fingerprint.hpp"
 
 namespace dsv41::runtime {
 namespace {
@@ -54,6 +55,10 @@ ModelFolder ModelFolder::open(const std::filesystem::path& folder, const FolderO
   } catch (const std::bad_alloc&) {
     throw Error(Errc::out_of_memory, folder.string() + ": no memory for the tokenizer and its map");
   }
+}
+
+Fingerprint ModelFolder::fingerprint() const {
+  return with_token_map(checkpoint.fingerprint(), token_map);
 }
 
 }  // namespace dsv41::runtime

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -64,7 +65,15 @@ class Streams {
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
     pid_t pid = 0;
-    const int error = ::posix_spawn(&pid, program, &actions_, nullptr, argv.data(), environ);
+    posix_spawnattr_t attributes;
+    ::posix_spawnattr_init(&attributes);
+    sigset_t defaults;
+    ::sigemptyset(&defaults);
+    ::sigaddset(&defaults, SIGINT);  // ignored where the tests run in the background
+    ::posix_spawnattr_setsigdefault(&attributes, &defaults);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    const int error = ::posix_spawn(&pid, program, &actions_, &attributes, argv.data(), environ);
+    ::posix_spawnattr_destroy(&attributes);
     if (error != 0) throw std::runtime_error(std::string(program) + ": " + std::strerror(error));
     return pid;
   }
@@ -73,17 +82,20 @@ class Streams {
   posix_spawn_file_actions_t actions_;
 };
 
-/// generate writing to a pipe that the test reads, or hangs up on.
+/// generate writing to a pipe of a page that the test reads, or hangs up on.
 class PipedRun {
  public:
-  /// With `hang_up` nobody reads. Standard error goes to the file `err` unless empty.
-  explicit PipedRun(const std::vector<std::string>& arguments, bool hang_up = false, const std::string& err = {}) {
+  /// With `hang_up` nobody reads. Standard error goes to the file `err` unless empty; `in` becomes standard input.
+  explicit PipedRun(const std::vector<std::string>& arguments, bool hang_up = false, const std::string& err = {},
+                    int in = 0) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
     read_end_ = ends[0];
+    ::fcntl(read_end_, F_SETPIPE_SZ, 4096);
     Streams streams;
     streams.take(1, ends[1]);
     if (!err.empty()) streams.open(2, err);
+    if (in != 0) streams.take(0, in);
     if (hang_up) close_reader();
     pid_ = streams.start(arguments);
     ::close(ends[1]);
@@ -92,11 +104,19 @@ class PipedRun {
   PipedRun& operator=(const PipedRun&) = delete;
   ~PipedRun() { close_reader(); }
 
+  /// What comes next.
+  std::string read_some() const {
+    char buffer[4096];
+    const ::ssize_t n = ::read(read_end_, buffer, sizeof buffer);
+    return std::string(buffer, n > 0 ? static_cast<std::size_t>(n) : 0);
+  }
+
+  void interrupt() const { ::kill(pid_, SIGINT); }
+
   /// Everything up to the end, in the parts that it arrives in.
   std::vector<std::string> read() const {
     std::vector<std::string> parts;
-    char buffer[4096];
-    for (::ssize_t n = 0; (n = ::read(read_end_, buffer, sizeof buffer)) > 0;) parts.emplace_back(buffer, n);
+    for (std::string part; !(part = read_some()).empty();) parts.push_back(part);
     return parts;
   }
 

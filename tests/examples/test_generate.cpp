@@ -368,10 +368,10 @@ TEST_CASE("help names every option", "[generate]") {
   const Run run = generate({"--help"});
   CHECK(run.status == 0);
   for (const char* option :
-       {"--model",       "--prompt",     "--prompt-file", "--chat",       "--tokens", "--max-tokens",
-        "--temperature", "--top-k",      "--top-p",       "--min-p",      "--seed",   "--backend",
-        "--numeric",     "--threads",    "--perplexity",  "--logits-out", "--stats",  "--quiet",
-        "--bos",         "--image-span", "--system",      "--thinking",   "--effort", "--help"}) {
+       {"--model",      "--prompt",     "--prompt-file", "--chat",  "--tokens",  "--max-tokens", "--temperature",
+        "--top-k",      "--top-p",      "--min-p",       "--seed",  "--backend", "--numeric",    "--threads",
+        "--perplexity", "--logits-out", "--stats",       "--quiet", "--bos",     "--image-span", "--system",
+        "--thinking",   "--effort",     "--help",        "--save",  "--restore", "--rewind"}) {
     CHECK(run.out.find(std::string(option) + " ") != std::string::npos);
   }
 }

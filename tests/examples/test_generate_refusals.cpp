@@ -103,6 +103,16 @@ TEST_CASE("the command line is refused with the option's name", "[generate]") {
       {{"--perplexity", "f", "--top-p", "1"}, {"--perplexity and --top-p exclude each other"}},
       {{"--perplexity", "f", "--min-p", "1"}, {"--perplexity and --min-p exclude each other"}},
       {{"--perplexity", "f", "--seed", "1"}, {"--perplexity and --seed exclude each other"}},
+      {{"--perplexity", "f", "--restore", "g"}, {"--perplexity and --restore exclude each other"}},
+      {{"--perplexity", "f", "--save", "g"}, {"--perplexity and --save exclude each other"}},
+      {{"--perplexity", "f", "--rewind", "1"}, {"--perplexity and --rewind exclude each other"}},
+      {{"--chat", "--rewind", "1"}, {"--chat and --rewind exclude each other"}},
+      {{"--rewind", "0"}, {"--rewind: expected an integer from 1 to 2147483647, got '0'"}},
+      {{"--rewind", "-1"}, {"--rewind", "'-1'"}},
+      {{"--rewind", "2x"}, {"--rewind", "'2x'"}},
+      {{"--restore", ""}, {"--restore: expected a file, got nothing"}},
+      {{"--save="}, {"--save: expected a file, got nothing"}},
+      {{"--restore", "f", "--image-span", "0:1"}, {"--image-span: with --restore it needs a prompt"}},
   };
   for (const auto& c : cases) check_refused(c.arguments, c.words);
 }
@@ -244,7 +254,7 @@ TEST_CASE("an Engram table of another size is refused", "[generate]") {
 TEST_CASE("results that cannot be written are refused before the work", "[generate]") {
   const TempFolder folder;
   const std::string there = folder.path().string();
-  for (const char* option : {"--stats", "--logits-out"}) {
+  for (const char* option : {"--stats", "--logits-out", "--save"}) {
     auto refused = [&](const std::string& path, const Words& words) {
       check_refused(generate({"--model", kModel, "--tokens", "1,2", option, path}), words);
     };
@@ -265,7 +275,7 @@ TEST_CASE("a link in a result's place is refused and stays", "[generate]") {
   const std::string target = folder.write("target", "old").string(), link = (folder / "link").string();
   for (const std::string& to : {target, (folder / "absent").string()}) {
     std::filesystem::create_symlink(to, link);
-    for (const char* option : {"--stats", "--logits-out"}) {
+    for (const char* option : {"--stats", "--logits-out", "--save"}) {
       check_refused(generate({"--model", kModel, "--tokens", "1,2", option, link}), {option, link, "is a link"});
     }
     CHECK(std::filesystem::read_symlink(link) == to);
@@ -289,6 +299,10 @@ TEST_CASE("two results in one file are refused however it is spelled", "[generat
           generate({"--model", kModel, "--tokens", "1", "--stats", pair[first], "--logits-out", pair[1 - first]}),
           {"--logits-out and --stats: both are " + pair[first]});
     }
+    check_refused(generate({"--model", kModel, "--tokens", "1", "--save", pair[0], "--stats", pair[1]}),
+                  {"--save and --stats: both are " + pair[1]});
+    check_refused(generate({"--model", kModel, "--tokens", "1", "--save", pair[0], "--logits-out", pair[1]}),
+                  {"--logits-out and --save: both are " + pair[0]});
   }
   CHECK(entries(folder) == 2);
   CHECK(generate({"--model", kModel, "--tokens", "1", "--stats", "a", "--logits-out", "d/a"}).status == 0);
@@ -307,6 +321,7 @@ TEST_CASE("a result in an input's place is refused", "[generate]") {
   refused({"--prompt-file", text}, text);
   refused({"--prompt-file", (folder / "link").string()}, text);
   refused({"--perplexity", text}, text);
+  refused({"--restore", text}, text);
   for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "model.safetensors.index.json"}) {
     refused({"--tokens", "1"}, model.path() + "/" + file);
   }

@@ -14,6 +14,7 @@
 
 #include "dsv41/core/schedule.hpp"
 #include "dsv41/model/model.hpp"
+#include "dsv41/model/state.hpp"
 #include "dsv41/ref/ref_backend.hpp"
 #include "dsv41/runtime/engine.hpp"
 #include "dsv41/runtime/model_folder.hpp"
@@ -51,23 +52,29 @@ struct Run {
   B backend;
   Limits limits;
   Model<B> model;
+  CachePool<B> pool;
   State<B> state;
   Scratch<B> scratch;
   std::vector<std::int64_t> positions;
+  std::vector<std::int32_t> history;
   Segment segment;
   Batch batch;
 
   Run(const Golden& g, Numeric numeric)
       : limits{.max_context = g.rows(), .max_rows = g.rows(), .score_rows = g.rows()},
         model(backend, g.model.checkpoint.config(), g.model.checkpoint.weights(), g.model.token_map, numeric),
-        state(backend, model.config(), limits),
+        pool(backend, model.config(), g.rows()),  // rings that keep every row, to compare them all
+        state(pool, limits.max_context),
         scratch(backend, model.config(), limits) {
+    state.reserve(g.rows());
     for (std::int64_t p = 0; p < g.rows(); ++p) positions.push_back(p);
+    history.assign(static_cast<std::size_t>(model.config().engram.look_back()), numerics::kEngramDead);
     segment = {.state = &state.sequence(), .first_row = 0, .rows = g.rows()};
     batch = {.ids = {g.tokens.data(), {g.rows()}},
              .image = {g.image.data(), {g.rows()}},
              .image_rows = {},
              .positions = {positions.data(), {g.rows()}},
+             .history = {history.data(), {1, std::ssize(history)}},
              .segments = {&segment, 1}};
   }
 
@@ -214,7 +221,9 @@ TEST_CASE("B52, B08: a prompt in one call, in chunks of 1, 2, 3 or 7, and token 
         std::vector<float> logits;
         for (std::size_t first = 0; first < g.tokens.size(); first += chunk) {
           const std::size_t count = std::min(chunk, g.tokens.size() - first);
-          session.append({g.tokens.data() + first, count}, runtime::LogitRows::all, {g.image.data() + first, count});
+          session.append({.ids = {g.tokens.data() + first, count},
+                          .logit_rows = runtime::kAllRows,
+                          .image = {g.image.data() + first, count}});
           const In<float, 2> rows = session.logits();
           logits.insert(logits.end(), rows.data(), rows.data() + rows.size());
         }

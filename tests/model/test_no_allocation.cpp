@@ -44,6 +44,7 @@ TEMPLATE_LIST_TEST_CASE("a step and its logits allocate nothing after prepare, f
                           .image = random.memory.put(std::vector<std::uint8_t>(static_cast<std::size_t>(rows))),
                           .image_rows = {},
                           .positions = random.memory.put(positions),
+                          .history = random.memory.put(Array<std::int32_t, 2>({1, 2}, numerics::kEngramDead)),
                           .segments = {&segment, 1}};
         const auto logits = random.memory.put(Array<float, 2>({rows, 50}));
         plan_prefill(

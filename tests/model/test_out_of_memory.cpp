@@ -13,7 +13,6 @@
 using namespace dsv41;
 using namespace dsv41::test;
 using runtime::Engine;
-using runtime::LogitRows;
 using runtime::ModelFolder;
 using runtime::Session;
 
@@ -81,16 +80,17 @@ TEST_CASE("B72, B87: an append that finds no memory leaves the session as it was
   const ModelFolder folder = ModelFolder::open(kFolder);
   Engine undisturbed(folder, {.max_context = 32, .max_rows = 4});
   Session calm = undisturbed.open_session();
-  calm.append(kPrompt);
+  calm.append({.ids = kPrompt});
   const std::vector<float> before = copy_of(calm);
-  calm.append(kMore, LogitRows::all);
+  calm.append({.ids = kMore, .logit_rows = runtime::kAllRows});
   const std::vector<float> after = copy_of(calm);
   for (std::size_t n = 1;; ++n) {
     Engine engine(folder, {.max_context = 32, .max_rows = 4});  // a new one: its buffers have not grown yet
     Session session = engine.open_session();
-    session.append(kPrompt);
+    session.append({.ids = kPrompt});
     const std::ptrdiff_t held = live_allocations();
-    const Outcome outcome = without_memory_at(n, [&] { session.append(kMore, LogitRows::all); });
+    const Outcome outcome =
+        without_memory_at(n, [&] { session.append({.ids = kMore, .logit_rows = runtime::kAllRows}); });
     if (outcome == Outcome::done) {
       CHECK(n > 1);
       break;
@@ -100,7 +100,7 @@ TEST_CASE("B72, B87: an append that finds no memory leaves the session as it was
     CHECK(session.position() == static_cast<std::int64_t>(kPrompt.size()));
     CHECK(copy_of(session) == before);
     CHECK(live_allocations() - held <= 1);  // a buffer that has grown may stay
-    session.append(kMore, LogitRows::all);
+    session.append({.ids = kMore, .logit_rows = runtime::kAllRows});
     CHECK(copy_of(session) == after);
   }
 }

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "dsv41/backend/checked.hpp"
 #include "dsv41/core/v41_flash.hpp"
 #include "support/memory.hpp"
+#include "support/random_config.hpp"
 #include "support/random_model.hpp"
 #include "support/tolerance.hpp"
 
@@ -25,58 +25,11 @@ namespace {
 constexpr int kConfigs = 12;
 constexpr std::int64_t kDecoded = 200;
 
-/// Where candidate blocks are published, as seen from the boundary.
-enum class Publish : std::uint8_t { nowhere, below, at, above };
-
-/// A config with its last kv source anywhere: up to three sources of ratios 1 to 3, window layers between them, reindex layers, candidates
-/// published below, at or above the boundary, Engram in either half, 1 to 4 streams, windows of 1 to 9.
-ModelConfig random_config(std::uint64_t seed) {
-  Random random(seed);
-  const auto below = [&](std::int64_t n) { return static_cast<std::int32_t>(random.below(n)); };
-  ModelConfig c = tiny_config();
-  c.dim = 32, c.heads = 2, c.experts = 4, c.layers = 4 + below(4), c.hc = 1 + below(4), c.window = 1 + below(9);
-  c.index_topk = 2 + below(4), c.candidate_blocks = 1 + below(3), c.shared_experts = below(2);
-  c.kv_sources.clear(), c.index_sources.clear(), c.ratios.assign(static_cast<std::size_t>(c.layers), 0);
-  const Publish publish = static_cast<Publish>(seed % 4);
-  const std::int32_t first = publish == Publish::below, last = c.layers - (publish == Publish::above ? 2 : 1),
-                     boundary = first + below(seed % 3 == 0 ? last - first + 1 : 2);
-  std::int32_t ratio = 0;
-  for (std::int32_t l = 0; l < c.layers; ++l) {
-    const bool forced = publish == Publish::below && l == 0, again = publish == Publish::above && l == boundary + 1;
-    const bool owns = forced || l == boundary || (l < boundary && c.kv_sources.size() < 2 && below(2) == 0);
-    if (owns) {
-      c.kv_sources.push_back(l), c.index_sources.push_back(l);
-      if (ratio == 0 || publish != Publish::below) ratio = 1 + below(3);  // behind a publisher: its ratio
-    }
-    if (!owns && !again && below(4) == 0) continue;  // a window layer
-    c.ratios[static_cast<std::size_t>(l)] = ratio;
-    if (ratio > 0 && !owns && (again || below(3) == 0)) c.index_sources.push_back(l);
-  }
-  c.candidate_source = publish == Publish::nowhere ? -1
-                       : publish == Publish::below ? 0
-                                                   : boundary + (publish == Publish::above);
-  const std::int32_t table = below(c.layers - 1);
-  c.engram.layers = {table, table + 1 + below(c.layers - 1 - table)};
-  return c;
-}
-
 /// What the last prompt row depends on in the boundary layer.
 std::int64_t receptive_field(const ModelConfig& c) {
   const std::int64_t above = c.layers - 1 - c.kv_sources.back();
   return c.window + above * (c.window - 1);
 }
-
-/// Memory is NaN until somebody writes it, and every op keeps its contract.
-template <class B>
-class Poisoned : public Checked<B> {
- public:
-  void* allocate(std::size_t bytes) {
-    void* data = Checked<B>::allocate(bytes);
-    const std::vector<std::uint8_t> ones(bytes, 0xFF);
-    this->upload(data, ones.data(), bytes);
-    return data;
-  }
-};
 
 /// A model and one sequence of it at a time.
 template <class B>
@@ -117,7 +70,7 @@ class Bench {
 
   /// One step with a plan of the caller's; logits of the rows that reached the end.
   std::vector<float> step(const std::vector<std::int32_t>& ids, const std::vector<LayerRows>& plan) {
-    for (std::size_t l = 0; l < plan.size(); ++l) rows[l] += std::ssize(ids) - plan[l].queries;
+    for (std::size_t l = 0; l < rows.size(); ++l) rows[l] += std::ssize(ids) - (plan.empty() ? 0 : plan[l].queries);
     poison_.resize(stepper_.scratch().bytes(), 0xFF);
     random_.backend.upload(stepper_.scratch().views().streams.data(), poison_.data(),
                            poison_.size());  // all starts there
@@ -223,6 +176,31 @@ TEMPLATE_LIST_TEST_CASE("exact prefill equals full to the bit: last logits, memo
     }
   }
   CHECK(skipped);
+}
+
+TEMPLATE_LIST_TEST_CASE(
+    "exact prefill: as many of the last rows as are wanted equal full's, for one row more a layer each", "[prefill]",
+    Backends) {
+  for (std::uint64_t seed = 1; seed <= kConfigs; ++seed) {
+    const ModelConfig config = random_config(seed);
+    const std::int64_t length = receptive_field(config) + 2 * config.window, vocab = config.vocab;
+    const auto ids = random_tokens(seed, static_cast<std::size_t>(length), vocab);
+    Bench<TestType> bench(config, length, 0, Numeric::exact);
+    bench.reset();
+    const std::vector<float> full = bench.step(ids, {});
+    for (const std::int64_t wanted : {std::int64_t{2}, config.window}) {
+      INFO("config " << seed << ", " << wanted << " rows");
+      std::vector<LayerRows> plan;
+      plan_prefill(config, make_schedule(config), Prefill::exact, {.end = length, .rows = length, .wanted = wanted},
+                   plan);
+      bench.reset();
+      const std::vector<float> got = bench.step(ids, plan);
+      const auto floats = static_cast<std::ptrdiff_t>(wanted * vocab);
+      const auto tail = [&](const std::vector<float>& v) { return std::vector<float>(v.end() - floats, v.end()); };
+      CHECK(same_bits(tail(got), tail(full)));
+      CHECK(bench.rows.back() == std::min(length, config.window + wanted - 1));
+    }
+  }
 }
 
 TEMPLATE_LIST_TEST_CASE("prompts of any lengths behind each other: each skips rows, and every one ends as in full mode",

@@ -255,22 +255,23 @@ TEMPLATE_LIST_TEST_CASE("a sequence holds its caches packed, and nothing of them
   ModelConfig config = tiny_config();
   config.head_dim = 512, config.index_dim = 128;
   RandomModel<TestType> random(config);
-  const Limits limits{.max_context = 200, .max_rows = 5};
-  Stepper<TestType> stepper(random, limits, Numeric::exact);
-  State<TestType> state = stepper.open();
+  CachePool<TestType> pool(random.backend, config, 5);
+  State<TestType> state(pool, 200);
+  state.reserve(200);
   const SequenceState& s = state.sequence();
-  std::int64_t bytes = 0, buffers = 0;
-  const auto add = [&](const CacheRows& c, std::int64_t rows, std::int64_t row) {
+  std::int64_t block = 0, page = 0;
+  const auto check = [&](const CacheRows& c, std::int64_t rows, std::int64_t row) {
     CHECK(c.rows == rows);
     CHECK(row_bytes(c.format, c.width) == row);
-    bytes += rows * row, ++buffers;
   };
-  for (const CacheRows& ring : s.rings) add(ring, 8 + 5 - 1, 528);
-  add(s.sources[0].entries, 100, 288), add(s.sources[0].index_keys, 100, 68);
-  add(s.sources[1].entries, 200, 288), add(s.sources[1].index_keys, 200, 68);
-  bytes += 2 * 2 * 512 * 4, buffers += 4;  // the open group of ratio 2; the page table and the n-gram history are small
-  CHECK(state.bytes() >= static_cast<std::size_t>(bytes));
-  CHECK(state.bytes() <= static_cast<std::size_t>(bytes + buffers * 256));
+  for (const CacheRows& ring : s.rings) check(ring, 8 + 5, 528), block += 13 * 528;
+  check(s.sources[0].entries, 100, 288), check(s.sources[0].index_keys, 100, 68), page += 32 * (288 + 68);
+  check(s.sources[1].entries, 200, 288), check(s.sources[1].index_keys, 200, 68), page += 64 * (288 + 68);
+  block += 2 * 8 * 512 * 4;  // the open group of ratio 2, with its room
+  CHECK(pool.pages.page_bytes() == page);
+  CHECK(pool.blocks.page_bytes() == block);
+  CHECK(pool.pages.used() == 4);  // of 64 positions
+  CHECK(pool.blocks.used() == 1);
 }
 
 TEST_CASE("B54: what lies in scratch and unfilled caches before a step changes nothing") {
@@ -313,7 +314,7 @@ TEMPLATE_LIST_TEST_CASE("a reset sequence starts over", "[model]", Backends) {
   const std::vector<std::int32_t> ids = random_tokens(8, 16, 50);
   const std::vector<float> want = stepper.step({{&fresh, ids}});
   stepper.step({{&used, random_tokens(9, 15, 50)}});
-  used.reset();
+  used.rewind(0);
   CHECK(same_bits(stepper.step({{&used, ids}}), want));
 }
 

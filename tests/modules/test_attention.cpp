@@ -3,6 +3,7 @@
 // Attention on its own, over caller-owned memory: latent norms, positions, and the inverse rotation of the output.
 #include "dsv41/modules/csa2/attention.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -59,12 +60,17 @@ struct Bench {
     y = memory.put(Array<float, 2>({rows, dim}));
   }
 
+  /// The ring becomes one of that many slots, which hold nothing yet.
+  void set_ring(std::int64_t slots) {
+    state.rings = {memory.put(CacheFormat::window, Array<float, 2>({slots, config.head_dim}, -7.0f), {3, 0})};
+  }
   void set_wq_b(const Stored& m) { weights.wq_b = memory.put(m); }
   Batch batch() {
     return {.ids = shaped<const std::int32_t, 1>({segment.rows}),
             .image = {},
             .image_rows = {},
             .positions = memory.put(positions),
+            .history = {},
             .segments = {&segment, 1}};
   }
   Attention attention(Numeric numeric = Numeric::exact) {
@@ -119,7 +125,6 @@ TEMPLATE_LIST_TEST_CASE("B50: equal rows under equal weights come out rotated by
   for (std::size_t i = 0; i < x.values.size(); ++i) x.values[i] = row[i % row.size()];
   const Attention attention = bench.attention();
   const std::vector<float> kv = bench.project(x).second;
-  attention.remember(bench.backend, {&bench.segment, 1}, 0, bench.scratch);
   attention.attend(bench.backend, bench.batch(), 0, -1, {}, bench.scratch, bench.y);
   Doubles want;
   for (std::int64_t p = 0; p < rows; ++p) {
@@ -145,7 +150,6 @@ TEMPLATE_LIST_TEST_CASE("a window row is kept for as long as the window reaches,
     const In<float, 2> rows = bench.memory.put(in);
     attention.project_kv(bench.backend, rows, bench.scratch);
     attention.project_queries(bench.backend, rows, bench.batch(), bench.scratch);
-    attention.remember(bench.backend, {&bench.segment, 1}, 0, bench.scratch);
     attention.attend(bench.backend, bench.batch(), 0, -1, {}, bench.scratch, bench.y);
     return Array<float, 2>({20, 40}, bench.memory.get(bench.y));
   };
@@ -153,5 +157,43 @@ TEMPLATE_LIST_TEST_CASE("a window row is kept for as long as the window reaches,
   for (std::int64_t p = 0; p < 20; ++p) {
     INFO("position " << p);
     CHECK(same_bits(a.rows(p, 1).values, b.rows(p, 1).values) == (p < 3 || p > 18));
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("a ring of any size gives the bits of one that keeps every row, and ends with the same rows",
+                        "[modules]", Backends) {
+  const std::int64_t rows = 70;
+  Bench<TestType> bench(rows, 64, 2, 32, 8);
+  Random random(7);
+  const Array<float, 2> x = random_array<2>(random, {rows, 64});
+  const In<float, 2> in = bench.memory.put(x);
+  const auto run = [&](std::int64_t slots, std::int64_t unasked) {
+    bench.set_ring(slots);
+    const Attention attention = bench.attention(Numeric::deployed);
+    attention.project_kv(bench.backend, in, bench.scratch);
+    attention.project_queries(bench.backend, in, bench.batch(), bench.scratch);
+    Segment head = bench.segment, tail = bench.segment;
+    head.rows = unasked, tail.rows = rows - unasked, tail.first_row = tail.first_position = unasked;
+    if (unasked > 0) attention.remember(bench.backend, head, 0, bench.scratch);
+    Batch batch = bench.batch();
+    batch.segments = {&tail, 1};
+    attention.attend(bench.backend, batch, 0, -1, {}, bench.scratch, bench.y);
+    return Array<float, 2>({rows, 64}, bench.memory.get(bench.y));
+  };
+  const auto newest = [&](std::int64_t p) {
+    return bench.memory.get(bench.state.rings[0], p % bench.state.rings[0].rows, 1);
+  };
+  const std::vector<float> want = run(16 + rows, 0).values;
+  std::vector<std::vector<float>> kept;
+  for (std::int64_t p = 0; p < rows; ++p) kept.push_back(newest(p));
+  for (const std::int64_t slots : {16, 17, 19, 24, 69, 70, 85}) {
+    for (const std::int64_t unasked : {0, 1, 5, 30, 69}) {
+      INFO(slots << " slots, the first " << unasked << " rows answer nothing");
+      const Array<float, 2> got = run(slots, unasked);
+      const auto from = static_cast<std::ptrdiff_t>(unasked * 64);
+      CHECK(same_bits(got.rows(unasked, rows - unasked).values, {want.begin() + from, want.end()}));
+      for (std::int64_t p = std::max<std::int64_t>(0, rows - slots); p < rows; ++p)
+        CHECK(newest(p) == kept[static_cast<std::size_t>(p)]);
+    }
   }
 }

@@ -64,6 +64,7 @@ struct Bench {
                       .image = {},
                       .image_rows = {},
                       .positions = memory.put(positions),
+                      .history = {},
                       .segments = segments};
     indexer.forward(backend, memory.put(x), memory.put(qr), batch, scratch, selection);
   }

@@ -98,7 +98,7 @@ one() {
   mkdir "$tree"
   cp -r "$root/include" "$root/src" "$tree"
   mutated "$i" >"$(at "$tree" "$i")"
-  [[ "${files[$i]}" != src/* ]] || source="$tree/${files[$i]}"
+  [[ "${files[$i]}" != src/*.cpp ]] || source="$tree/${files[$i]}"
   exec 2>/dev/null  # a crash is a catch, and bash would report it
   for t in ${tests[$i]}; do
     if ! compile "$tree" "$t" "$work/t$i" "$source"; then

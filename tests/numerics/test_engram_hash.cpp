@@ -248,6 +248,19 @@ TEST_CASE("B08: rows are the same for every split into chunks, interleaving and 
   CHECK(rows_at(layout, fork, 5) == one_shot[5]);
 }
 
+TEST_CASE("a history is the last ids, dead before the start") {
+  const std::vector<std::int32_t> ids{7, kEngramDead, 9, 11};
+  const auto history = [&](std::int64_t count) {
+    std::array<std::int32_t, 3> out{5, 5, 5};
+    engram_history(ids.data(), count, 3, out.data());
+    return out;
+  };
+  CHECK(history(0) == std::array<std::int32_t, 3>{-1, -1, -1});
+  CHECK(history(1) == std::array<std::int32_t, 3>{-1, -1, 7});
+  CHECK(history(3) == std::array<std::int32_t, 3>{7, -1, 9});
+  CHECK(history(4) == std::array<std::int32_t, 3>{-1, 9, 11});
+}
+
 TEST_CASE("B06: liveness is a property of the position, so a longer buffer changes nothing") {
   const EngramLayout layout = engram_layout(v41());
   for (const std::size_t capacity : {31u, 128u, 4096u}) {

@@ -3,8 +3,10 @@
 // ops::Compress: pooling against the formula in double, and a carry that does not care how a sequence is cut.
 #include "dsv41/ops/compress.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "support/memory.hpp"
@@ -35,16 +37,19 @@ Inputs make(const Case& c) {
   return {random_array<2>(random, {c.tokens, c.width}), random_array<2>(random, {c.tokens, c.width}, c.gate_size)};
 }
 
-/// One sequence on a backend: its carry, and the latents of its next tokens.
+/// One sequence on a backend: its carry with room for `groups` groups, and the latents of its next tokens.
 template <class B>
 class Pooling {
  public:
-  Pooling(const Case& c, const Inputs& in, Numeric numeric)
+  Pooling(const Case& c, const Inputs& in, Numeric numeric, std::int64_t groups = 1)
       : in_(&in), memory_(backend_), numeric_(numeric), ratio_(c.ratio), width_(c.width) {
     // What lies in an empty carry must not matter.
-    carry_kv_ = memory_.put(Array<float, 2>({ratio_, width_}, std::nanf("")));
-    carry_gate_ = memory_.put(Array<float, 2>({ratio_, width_}, std::nanf("")));
+    carry_kv_ = memory_.put(Array<float, 2>({groups * ratio_, width_}, std::nanf("")));
+    carry_gate_ = memory_.put(Array<float, 2>({groups * ratio_, width_}, std::nanf("")));
   }
+
+  /// The sequence forgets its tokens from `position` on.
+  void rewind(std::int64_t position) { position_ = position; }
 
   std::vector<float> next(std::int64_t count) {
     const std::int64_t groups = (position_ + count) / ratio_ - position_ / ratio_;
@@ -55,6 +60,7 @@ class Pooling {
                            .carry_gate = carry_gate_,
                            .latent = latent,
                            .first_position = position_,
+                           .ratio = ratio_,
                            .numeric = numeric_};
     op.check();
     backend_.run(op);
@@ -133,6 +139,52 @@ TEMPLATE_LIST_TEST_CASE(
   }
 }
 
+TEMPLATE_LIST_TEST_CASE("a carry of several groups gives the latents of one, and keeps each position in its own slot",
+                        "[compress]", Backends) {
+  for (const Case& c : kCases) {
+    const Inputs in = make(c);
+    Pooling<TestType> one(c, in, Numeric::deployed);
+    const std::vector<float> want = one.next(c.tokens);
+    for (const std::int64_t groups : {2, 3, 5}) {
+      INFO("seed " << c.seed << ", " << groups << " groups");
+      Pooling<TestType> ring(c, in, Numeric::deployed, groups);
+      std::vector<float> got;
+      for (std::int64_t t = 0; t < c.tokens; t += 2) {
+        const std::vector<float> piece = ring.next(std::min<std::int64_t>(2, c.tokens - t));
+        got.insert(got.end(), piece.begin(), piece.end());
+      }
+      CHECK(same_bits(got, want));
+      const std::vector<float> carry = ring.carry();
+      const std::int64_t slots = groups * c.ratio;
+      for (std::int64_t p = std::max<std::int64_t>(0, c.tokens - slots); p < c.tokens; ++p) {
+        const auto slot = static_cast<std::ptrdiff_t>(p % slots * c.width);
+        CHECK(std::equal(carry.begin() + slot, carry.begin() + slot + c.width,
+                         in.kv.values.begin() + static_cast<std::ptrdiff_t>(p * c.width)));
+      }
+    }
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("back by as many positions as the carry has beyond a group, and one: the same latents again",
+                        "[compress]", Backends) {
+  const Case c{3, 30, 5, 1, 10};
+  const Inputs in = make(c);
+  Pooling<TestType> straight(c, in, Numeric::exact);
+  const std::vector<float> want = straight.next(c.tokens);
+  for (const std::int64_t groups : {2, 4}) {
+    for (std::int64_t tokens = 13; tokens < 25; ++tokens) {
+      for (std::int64_t back = 0; back <= (groups - 1) * c.ratio + 1; ++back) {
+        INFO(groups << " groups, back from " << tokens << " by " << back);
+        Pooling<TestType> ring(c, in, Numeric::exact, groups);
+        ring.next(tokens);
+        ring.rewind(tokens - back);
+        const std::vector<float> rest = ring.next(c.tokens - tokens + back);
+        CHECK(same_bits(rest, {want.end() - std::ssize(rest), want.end()}));
+      }
+    }
+  }
+}
+
 TEMPLATE_LIST_TEST_CASE("gates of +-1000 pool without overflow: the largest takes all", "[compress]", Backends) {
   const Case c{2, 2, 2, 1, 0};
   const Inputs in{{{2, 2}, {3, 5, 7, 11}}, {{2, 2}, {1000, -1000, -1000, 1000}}};
@@ -146,10 +198,17 @@ TEST_CASE("compress: check() names the field, what it expects and what it got") 
                            .carry_kv = shaped<float, 2>({2, 8}),
                            .carry_gate = shaped<float, 2>({2, 8}),
                            .latent = shaped<float, 2>({3, 8}),
-                           .first_position = 3};
-  check_refuses(good, "carry_kv is 0, expected at least one row", [](auto& op) {
-    op.carry_kv = shaped<float, 2>({0, 8});
-  });
+                           .first_position = 3,
+                           .ratio = 2};
+  for (const std::int64_t ratio : {0, -2}) {
+    check_refuses(good, "ratio is " + std::to_string(ratio) + ", expected at least 1",
+                  [&](auto& op) { op.ratio = ratio; });
+  }
+  for (const std::int64_t slots : {0, 1, 3}) {
+    check_refuses(good, "carry_kv is " + std::to_string(slots) + ", expected rows of whole groups", [&](auto& op) {
+      op.carry_kv = shaped<float, 2>({slots, 8});
+    });
+  }
   check_refuses(good, "first_position is -1, expected at least 0", [](auto& op) { op.first_position = -1; });
   check_refuses(good, "gate is [4, 8], expected [5, 8]", [](auto& op) { op.gate = shaped<const float, 2>({4, 8}); });
   check_refuses(good, "carry_kv is [2, 9], expected [2, 8]", [](auto& op) { op.carry_kv = shaped<float, 2>({2, 9}); });

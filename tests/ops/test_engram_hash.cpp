@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// ops::EngramHash: rows against the definition, and a history that does not care how a sequence is cut.
+// ops::EngramHash: rows against the definition, however a sequence is cut, and what its history may hold.
 #include "dsv41/ops/engram_hash.hpp"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "support/memory.hpp"
@@ -65,19 +66,25 @@ std::int64_t row_of(const Inputs& in, const numerics::EngramLayerLayout& layer, 
   return static_cast<std::int64_t>(hash % static_cast<std::uint64_t>(layer.primes[column])) + layer.offsets[column];
 }
 
-/// A sequence on a backend: its history, and rows of its next tokens as [tokens][layers * columns].
+/// A sequence on a backend: rows of any of its tokens, as [tokens][layers * columns].
 template <class B>
 class Hashing {
  public:
-  explicit Hashing(const Inputs& in)
-      : in_(&in),
-        memory_(backend_),
-        map_(memory_.put(in.map)),
-        history_(memory_.put(std::vector<std::int32_t>(look_back(), -1))) {
+  explicit Hashing(const Inputs& in) : in_(&in), memory_(backend_), map_(memory_.put(in.map)) {
     for (const auto& layer : in.layout.layers) views_.push_back(numerics::view_of(layer));
   }
 
-  std::vector<std::int64_t> next(std::size_t first, std::size_t count) {
+  /// Token ids before position `first`, dead ones and those before the start as two different negative numbers.
+  std::vector<std::int32_t> history(std::size_t first) const {
+    const std::size_t size = in_->layout.layers[0].multipliers.size() - 1;
+    std::vector<std::int32_t> out(size, -1);
+    for (std::size_t back = 1; back <= size && back <= first; ++back)
+      out[size - back] = in_->image[first - back] != 0 ? -7 : in_->ids[first - back];
+    return out;
+  }
+
+  std::vector<std::int64_t> rows(std::size_t first, std::size_t count) { return rows(first, count, history(first)); }
+  std::vector<std::int64_t> rows(std::size_t first, std::size_t count, const std::vector<std::int32_t>& history) {
     const auto n = static_cast<std::int64_t>(count);
     const auto layers = static_cast<std::int64_t>(views_.size());
     const std::vector<std::int32_t> ids(in_->ids.begin() + static_cast<std::ptrdiff_t>(first),
@@ -90,7 +97,7 @@ class Hashing {
                              .token_map = map_,
                              .layers = views_,
                              .pad = kPad,
-                             .history = history_,
+                             .history = memory_.put(history),
                              .table_rows = rows};
     op.check();
     backend_.run(op);
@@ -105,18 +112,11 @@ class Hashing {
     return out;
   }
 
-  std::vector<std::int32_t> history() { return memory_.get(history_); }
-  void set_history(const std::vector<std::int32_t>& h) {
-    backend_.upload(history_.data(), h.data(), h.size() * sizeof h[0]);
-  }
-
  private:
-  std::size_t look_back() const { return in_->layout.layers[0].multipliers.size() - 1; }
-
   const Inputs* in_;
   B backend_;
   Memory<B> memory_;
-  Out<std::int32_t, 1> map_, history_;
+  Out<std::int32_t, 1> map_;
   std::vector<numerics::EngramHashView> views_;
 };
 
@@ -130,20 +130,17 @@ void run_case(const Case& c) {
         want.push_back(row_of(in, layer, t, k, static_cast<std::size_t>(c.heads)));
     }
   }
-  Hashing<B> whole(in);
-  CHECK(whole.next(0, in.ids.size()) == want);
+  Hashing<B> hashing(in);
+  CHECK(hashing.rows(0, in.ids.size()) == want);
   for (std::size_t k = 0; k <= in.ids.size(); ++k) {  // B08: split at every k
-    Hashing<B> split(in);
-    std::vector<std::int64_t> rows = split.next(0, k);
-    const auto rest = split.next(k, in.ids.size() - k);
+    std::vector<std::int64_t> rows = hashing.rows(0, k);
+    const auto rest = hashing.rows(k, in.ids.size() - k);
     rows.insert(rows.end(), rest.begin(), rest.end());
     CHECK(rows == want);
-    CHECK(split.history() == whole.history());
   }
-  Hashing<B> single(in);
   std::vector<std::int64_t> rows;
   for (std::size_t t = 0; t < in.ids.size(); ++t) {
-    const auto one = single.next(t, 1);
+    const auto one = hashing.rows(t, 1);
     rows.insert(rows.end(), one.begin(), one.end());
   }
   CHECK(rows == want);
@@ -159,51 +156,72 @@ TEMPLATE_LIST_TEST_CASE("B06, B08: rows follow the definition for the whole prom
   }
 }
 
-TEMPLATE_LIST_TEST_CASE(
-    "B08, B10: a fork continues as its parent does, and widths 1, 6 and 3 give the rows of one call", "[engram_hash]",
-    Backends) {
+TEMPLATE_LIST_TEST_CASE("B08, B10: widths 1, 6 and 3 give the rows of one call", "[engram_hash]", Backends) {
   const Inputs in({10, 4, 8, {1, 14}, {}, 9});
-  Hashing<TestType> parent(in), fork(in), ragged(in), whole(in);
-  parent.next(0, 5);
-  fork.set_history(parent.history());
-  CHECK(fork.next(5, 5) == parent.next(5, 5));
+  Hashing<TestType> hashing(in);
   std::vector<std::int64_t> rows;
   std::size_t first = 0;
   for (const std::size_t width : {std::size_t{1}, std::size_t{6}, std::size_t{3}}) {
-    const auto piece = ragged.next(first, width);
+    const auto piece = hashing.rows(first, width);
     rows.insert(rows.end(), piece.begin(), piece.end());
     first += width;
   }
-  CHECK(rows == whole.next(0, 10));
+  CHECK(rows == hashing.rows(0, 10));
 }
 
-TEMPLATE_LIST_TEST_CASE("B07, B92: a call without rows leaves the history alone", "[engram_hash]", Backends) {
-  const Inputs in({3, 4, 8, {1, 14}, {}, 10});
-  Hashing<TestType> hashing(in);
-  hashing.next(0, 3);
-  const auto before = hashing.history();
-  CHECK(hashing.next(3, 0).empty());
-  CHECK(hashing.history() == before);
-}
-
-TEMPLATE_LIST_TEST_CASE("B12: the first call equals a later one from the same history", "[engram_hash]", Backends) {
+TEMPLATE_LIST_TEST_CASE("B12: a first call, and one after any others, give the same rows", "[engram_hash]", Backends) {
   const Inputs in({13, 4, 8, {1, 14}, {}, 11});
-  for (const std::size_t count : {std::size_t{1}, std::size_t{13}}) {
+  for (const std::size_t first : {std::size_t{0}, std::size_t{5}}) {
     Hashing<TestType> hashing(in);
-    const auto first = hashing.next(0, count);
-    CHECK(first.size() == count * 2 * 24);
-    hashing.set_history({-1, -1, -1});
-    CHECK(hashing.next(0, count) == first);
+    const auto want = hashing.rows(first, 8);
+    CHECK(want.size() == 8 * 2 * 24);
+    hashing.rows(0, 13), hashing.rows(7, 1);  // drafts that are rejected leave nothing to take back
+    CHECK(hashing.rows(first, 8) == want);
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("text behind an image cannot look past it", "[engram_hash]", Backends) {
+TEMPLATE_LIST_TEST_CASE("B92: no rows, or no history, are a call like any other", "[engram_hash]", Backends) {
+  const Inputs in({6, 4, 8, {1, 14}, {}, 10});
+  Hashing<TestType> hashing(in);
+  CHECK(hashing.rows(3, 0).empty());
+  const auto start = hashing.rows(0, 6);
+  CHECK(hashing.rows(0, 6, {}) == start);
+  CHECK(hashing.rows(0, 6, {-1, -2, -2147483647 - 1}) == start);
+  CHECK(hashing.rows(2, 4, {in.ids[1]}) == hashing.rows(2, 4, {-1, -1, in.ids[1]}));
+}
+
+TEMPLATE_LIST_TEST_CASE("text behind an image cannot look past it, in its own call or in the history", "[engram_hash]",
+                        Backends) {
   Inputs a({8, 4, 2, {1}, {3}, 12}), b = a;
   for (std::size_t i = 0; i < 3; ++i)
     b.ids[i] = (a.ids[i] + 11) % static_cast<std::int32_t>(kVocab);  // other text before it
   Hashing<TestType> first(a), second(b);
-  first.next(0, 3), second.next(0, 3);
-  CHECK(first.next(3, 5) == second.next(3, 5));
+  CHECK(first.rows(3, 5) == second.rows(3, 5));
+  CHECK(first.rows(4, 4) == second.rows(4, 4));
+  CHECK(first.rows(4, 4) == first.rows(4, 4, {-1, -1, -1}));
+  const std::int32_t text = a.ids[4];
+  CHECK(first.rows(5, 3, {9, -1, text}) == first.rows(5, 3, {27, -1, text}));
+  CHECK(first.rows(5, 3, {9, -1, text}) == first.rows(5, 3));
+  CHECK_FALSE(first.rows(5, 3, {9, 8, text}) == first.rows(5, 3, {27, 8, text}));
+}
+
+TEMPLATE_LIST_TEST_CASE("B07: an id outside the map is an error, among the tokens and in the history", "[engram_hash]",
+                        Backends) {
+  const auto refused = [](const Inputs& in, const std::vector<std::int32_t>& history, const std::string& message) {
+    Hashing<TestType> hashing(in);
+    const Failure failure = failure_of([&] { hashing.rows(0, 3, history); });
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.says(message));
+  };
+  Inputs in({3, 4, 8, {1, 14}, {}, 13});
+  for (const std::size_t at : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
+    std::vector<std::int32_t> history(3, -1);
+    history[at] = kVocab;
+    refused(in, history, "engram_hash: history holds 60");
+  }
+  refused(in, {1, 2147483647, 1}, "engram_hash: history holds 2147483647");
+  in.ids[2] = -1;
+  refused(in, {1, 2, 3}, "engram_hash: ids holds -1");
 }
 
 TEST_CASE("engram_hash: check() names the field, what it expects and what it got") {
@@ -211,7 +229,7 @@ TEST_CASE("engram_hash: check() names the field, what it expects and what it got
   const ops::EngramHash good{.ids = shaped<const std::int32_t, 1>({3}),
                              .image = shaped<const std::uint8_t, 1>({3}),
                              .layers = views,
-                             .history = shaped<std::int32_t, 1>({3}),
+                             .history = shaped<const std::int32_t, 1>({3}),
                              .table_rows = shaped<std::int64_t, 3>({2, 3, 24})};
   check_refuses(good, "image is [2], expected [3]", [](auto& op) { op.image = shaped<const std::uint8_t, 1>({2}); });
   check_refuses(good, "table_rows is [1, 3, 24], expected [2, 3, 24]", [](auto& op) {
@@ -221,5 +239,5 @@ TEST_CASE("engram_hash: check() names the field, what it expects and what it got
     op.table_rows = shaped<std::int64_t, 3>({2, 4, 24});
   });
   check_refuses(good, "history is 8, expected room for the longest n-gram",
-                [](auto& op) { op.history = shaped<std::int32_t, 1>({8}); });
+                [](auto& op) { op.history = shaped<const std::int32_t, 1>({8}); });
 }

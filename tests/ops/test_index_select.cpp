@@ -5,10 +5,12 @@
 #include "dsv41/ops/index_select.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/memory.hpp"
@@ -61,15 +63,22 @@ struct Outputs {
 
 constexpr float kScale = 0.25f;
 
-/// `given` are the blocks that a `limited` selection works in; the sequence's keys begin at row `first_key` of their one page.
+/// `given` are the blocks that a `limited` selection works in; the sequence's keys begin at row `first_key` of their one page; of the
+/// pages only the `present` ones are there.
 template <class B>
 Outputs run(const Case& c, const Inputs& in, CandidateUse use, Numeric numeric, std::int64_t score_rows,
-            const Outputs* given = nullptr, const Paging& paging = {}, std::int64_t first_key = 0) {
+            const Outputs* given = nullptr, const Paging& paging = {}, std::int64_t first_key = 0,
+            const std::vector<bool>* present = nullptr) {
   B backend;
   Memory<B> memory(backend);
   const std::int64_t visible = (c.first_position + c.tokens) / c.ratio, blocks = (visible + c.block - 1) / c.block;
   CacheRows keys = memory.put(CacheFormat::index, in.keys, paging);
   keys.rows -= first_key, keys.offset += first_key * row_bytes(keys.format, keys.width);
+  if (present != nullptr) {
+    std::vector<std::byte*> pages = memory.get(keys.pages);
+    for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = (*present)[i] ? pages[i] : nullptr;
+    keys.pages = memory.put(pages);
+  }
   ops::IndexSelect op{.q = memory.put(in.q),
                       .weights = memory.put(in.weights),
                       .keys = keys,
@@ -300,6 +309,170 @@ TEMPLATE_LIST_TEST_CASE("an entry whose score is NaN is never selected, whether 
   CHECK(run<TestType>(c, in, CandidateUse::none, Numeric::exact, 1).counts == std::vector<std::int32_t>{0});
   in.weights.values[0] = 4, in.q.values[0] = std::nanf("");
   CHECK(run<TestType>(c, in, CandidateUse::none, Numeric::exact, 1).counts == std::vector<std::int32_t>{0});
+}
+
+namespace {
+
+/// Queries and the bytes of their keys, format index.
+struct PackedCase {
+  std::int64_t heads = 1, width = 32, keys = 200;
+  Array<float, 3> q;
+  std::vector<std::uint8_t> rows;
+
+  PackedCase(std::int64_t h, std::int64_t w) : heads(h), width(w), q({2, h, w}) {
+    rows.resize(static_cast<std::size_t>(keys * row_bytes(CacheFormat::index, w)));
+  }
+
+  std::uint8_t* row(std::int64_t i) { return rows.data() + i * row_bytes(CacheFormat::index, width); }
+  std::uint8_t* scales(std::int64_t i) { return row(i) + width / 2; }
+
+  /// Random codes everywhere; scale(i, b) is the scale of block b of key i.
+  template <class Scale>
+  void fill(Random& random, const Scale& scale) {
+    for (std::uint8_t& byte : rows) byte = static_cast<std::uint8_t>(random.below(256));
+    for (std::int64_t i = 0; i < keys; ++i) {
+      for (std::int64_t b = 0; b < width / 32; ++b) scales(i)[b] = static_cast<std::uint8_t>(scale(i, b));
+    }
+  }
+
+  /// Normal numbers as the indexer makes them, each block of a size of its own.
+  template <class Size>
+  void quantised_queries(Random& random, const Size& size) {
+    for (std::size_t i = 0; i < q.values.size(); ++i)
+      q.values[i] = random.normal(size(static_cast<std::int64_t>(i) / 32));
+    for (std::int64_t r = 0; r < 2 * heads; ++r) {
+      const Doubles row = quantised(quantiser_behind(CacheFormat::index), slice(q.values, r * width, width));
+      std::copy(row.begin(), row.end(), q.values.begin() + r * width);
+    }
+  }
+};
+
+/// Whether scores and choices are those that the same keys give where they are stored as float32.
+template <class B>
+bool as_from_floats(PackedCase& c, Numeric numeric, std::uint64_t seed) {
+  B backend;
+  Memory<B> memory(backend);
+  Random random(seed);
+  CacheRows packed = memory.put(CacheFormat::index, Array<float, 2>({c.keys, c.width}), {37, 5});
+  const std::vector<std::byte*> pages = memory.get(packed.pages);
+  const std::int64_t bytes = row_bytes(CacheFormat::index, c.width);
+  for (std::int64_t i = 0; i < c.keys; ++i)
+    backend.upload(pages[static_cast<std::size_t>(i / 37)] + 5 + i % 37 * bytes, c.row(i),
+                   static_cast<std::size_t>(bytes));
+  ops::IndexSelect op{.q = memory.put(c.q),
+                      .weights = memory.put(random_array<2>(random, {2, c.heads})),
+                      .keys = packed,
+                      .first_position = c.keys - 2,
+                      .weight_scale = 0.3f,
+                      .numeric = numeric};
+  const auto run = [&](const CacheRows& keys) {
+    op.keys = keys;
+    op.ids = memory.put(Array<std::int32_t, 2>({2, 20}, -9));
+    op.counts = memory.put(Array<std::int32_t, 1>({2}, -9));
+    op.scores = memory.put(Array<float, 2>({2, c.keys}, 77.0f));
+    op.check();
+    backend.run(op);
+    return Outputs{memory.get(op.ids), memory.get(op.counts), {}, {}, memory.get(op.scores)};
+  };
+  const Outputs got = run(packed), want = run(memory.put(CacheFormat::f32, {{c.keys, c.width}, memory.get(packed)}));
+  bool same = got.ids == want.ids && got.counts == want.counts;
+  for (std::size_t i = 0; i < got.scores.size(); ++i) {
+    same = same && (std::isnan(want.scores[i])
+                        ? std::isnan(got.scores[i])
+                        : std::bit_cast<std::uint32_t>(got.scores[i]) == std::bit_cast<std::uint32_t>(want.scores[i]));
+  }
+  return same;
+}
+
+}  // namespace
+
+TEMPLATE_LIST_TEST_CASE("scores of packed keys are those of the unpacked ones, to the bit, at all scales",
+                        "[index_select]", Backends) {
+  std::uint64_t seed = 1;
+  for (const std::int64_t width : {32, 64, 128, 160}) {
+    for (const std::int64_t heads : {1, 2, 3, 4, 5, 9, 32}) {
+      // Least and largest scale of the keys: usual ones, subnormal ones, those near infinity and NaN, and all.
+      for (const auto& [least, most] : {std::pair{120, 130}, {0, 3}, {244, 252}, {250, 255}, {0, 255}, {100, 140}}) {
+        for (const Numeric numeric : kNumerics) {
+          INFO("width " << width << ", heads " << heads << ", scales " << least << " to " << most << ", seed " << seed);
+          Random random(++seed);
+          PackedCase c(heads, width);
+          c.fill(random, [&, low = least, count = most - least + 1](auto, auto) { return low + random.below(count); });
+          const double size = std::ldexp(1.0, static_cast<int>(random.below(240)) - 120);
+          c.quantised_queries(random, [&](std::int64_t block) { return block % 7 == 3 ? 0 : size; });
+          CHECK(as_from_floats<TestType>(c, numeric, seed));
+        }
+      }
+    }
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("blocks of far apart scales, in keys or queries, lose what a sum of floats loses",
+                        "[index_select]", Backends) {
+  // The large block's terms cancel, but across lanes of the sum: what a small block adds to one of them survives or not.
+  for (int apart = 0; apart <= 80; ++apart) {
+    for (const int in_query : {0, apart / 2, apart}) {
+      INFO(apart << " binary orders, " << in_query << " of them in the query");
+      Random random(static_cast<std::uint64_t>(apart));
+      PackedCase c(3, 64);
+      c.fill(random, [&](auto, std::int64_t b) { return b == 0 ? 100 + apart - in_query : 100; });
+      for (std::int64_t i = 0; i < c.keys; ++i) {
+        std::fill_n(c.row(i), 16, std::uint8_t{0});
+        c.row(i)[0] = 0xF7;  // 6 and -6
+      }
+      c.quantised_queries(random, [](auto) { return 1.0; });
+      for (std::int64_t r = 0; r < 6; ++r) {
+        float* q = c.q.values.data() + r * 64;
+        q[1] = q[0] = 0.5f;
+        for (int i = 0; i < 32; ++i) q[i] = std::ldexp(q[i], in_query);
+      }
+      CHECK(as_from_floats<TestType>(c, Numeric::exact, 1));
+    }
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("queries that are not of format index score packed keys all the same", "[index_select]",
+                        Backends) {
+  for (const float value : {0.7f, 2.5f, -7.0f, 0x1p-149f, 3e38f, HUGE_VALF, -HUGE_VALF, std::nanf("")}) {
+    for (const std::size_t at : {0u, 63u, 64u, 500u}) {
+      INFO(value << " at " << at);
+      Random random(at);
+      PackedCase c(4, 64);
+      c.fill(random, [&](auto, auto) { return 120 + random.below(9); });
+      c.quantised_queries(random, [](auto) { return 1.0; });
+      c.q.values[at] = value;
+      CHECK(as_from_floats<TestType>(c, Numeric::exact, at));
+    }
+  }
+  Random random(3);
+  PackedCase c(4, 64);
+  c.fill(random, [&](auto, auto) { return 120 + random.below(9); });
+  for (float& x : c.q.values) x = random.normal();
+  CHECK(as_from_floats<TestType>(c, Numeric::exact, 1));
+}
+
+TEMPLATE_LIST_TEST_CASE("a limited selection needs the pages of the candidate blocks and no others", "[index_select]",
+                        Backends) {
+  for (const Paging& paging : {Paging{8, 0}, Paging{5, 3}, Paging{1, 0}, Paging{64, 7}}) {
+    for (const Numeric numeric : kNumerics) {
+      const Case c{3, 4, 32, 700, 1, 20, 8, 6, 77};
+      const Inputs in = make(c);
+      const Outputs publish = run<TestType>(c, in, CandidateUse::publish, numeric, c.tokens),
+                    dense = run<TestType>(c, in, CandidateUse::limited, numeric, c.tokens, &publish);
+      std::vector<bool> needed(static_cast<std::size_t>(703 + 3) / static_cast<std::size_t>(paging.page_rows) + 1);
+      for (std::int64_t t = 0; t < c.tokens; ++t) {
+        for (const std::int32_t b : Outputs::row(publish.blocks, publish.block_counts, t)) {
+          for (std::int64_t e = b * c.block; e < std::min((b + 1) * c.block, c.first_position + t + 1); ++e)
+            needed[static_cast<std::size_t>(e / paging.page_rows)] = true;
+        }
+      }
+      const Outputs got = run<TestType>(c, in, CandidateUse::limited, numeric, c.tokens, &publish, paging, 0, &needed);
+      CHECK(std::count(needed.begin(), needed.end(), false) > 0);
+      CHECK(got.ids == dense.ids);
+      CHECK(got.counts == dense.counts);
+      CHECK(same_bits(got.scores, dense.scores));
+    }
+  }
 }
 
 TEST_CASE("index_select: check() names the field, what it expects and what it got") {

@@ -80,6 +80,46 @@ TEST_CASE("B90: a cache of more than 2^32 bytes is written and read at its first
   }
 }
 
+TEST_CASE("B90: index keys and scores of more than 2^32 bytes are read at their first, middle and last block") {
+  const Reserved keys_memory, scores_memory;
+  RefBackend backend;
+  Memory memory(backend);
+  Random random(2);
+  constexpr std::int64_t kIndexWidth = 32, kBlock = 8;
+  const std::int64_t entries = static_cast<std::int64_t>(Reserved::kBytes) / row_bytes(CacheFormat::index, kIndexWidth);
+  const std::vector<std::byte*> page{reinterpret_cast<std::byte*>(keys_memory.floats())};
+  const CacheRows keys{.format = CacheFormat::index,
+                       .rows = entries,
+                       .width = kIndexWidth,
+                       .pages = memory.put(page),
+                       .page_rows = entries};
+  const auto last = static_cast<std::int32_t>((entries - 1) / kBlock);
+  const std::vector<std::int32_t> blocks{0, last / 2, last};
+  std::vector<std::int32_t> want;
+  for (const std::int32_t b : blocks) {
+    const std::int64_t entry = std::int64_t{b} * kBlock + 1;
+    const std::vector<float> key(kIndexWidth, 1.0f);  // the others are zero, and so are their scores
+    numerics::store_row(keys, entry, key.data());
+    want.push_back(static_cast<std::int32_t>(entry));
+  }
+  const ops::IndexSelect op{.q = memory.put(Array<float, 3>({1, 1, kIndexWidth}, 1.0f)),
+                            .weights = memory.put(Array<float, 2>({1, 1}, 1.0f)),
+                            .keys = keys,
+                            .ids = memory.put(Array<std::int32_t, 2>({1, 3})),
+                            .counts = memory.put(Array<std::int32_t, 1>({1})),
+                            .blocks = memory.put(Array<std::int32_t, 2>({1, 3}, blocks)),
+                            .block_counts = memory.put(Array<std::int32_t, 1>({1}, 3)),
+                            .scores = {scores_memory.floats(), {1, entries}},
+                            .first_position = entries - 1,
+                            .block = kBlock,
+                            .candidates = ops::CandidateUse::limited};
+  op.check();
+  backend.run(op);
+  backend.sync();
+  CHECK(memory.get(op.ids) == want);
+  CHECK(scores_memory.floats()[want[2]] == 32.0f);
+}
+
 TEST_CASE("B90: a table of more than 2^31 bytes is read at its first, middle and last row") {
   const Reserved reserved;
   RefBackend backend;

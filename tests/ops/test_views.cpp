@@ -227,10 +227,11 @@ std::vector<OpCase<B>> attention_cases() {
          Random r(12);
          const ops::Compress op{.kv = l.random(r, tokens, kDim),
                                 .gate = l.random(r, tokens, kDim),
-                                .carry_kv = l.random(r, 3, kDim),
-                                .carry_gate = l.random(r, 3, kDim),
+                                .carry_kv = l.random(r, 6, kDim),
+                                .carry_gate = l.random(r, 6, kDim),
                                 .latent = l.random(r, (2 + tokens) / 3, kDim),
-                                .first_position = 2};
+                                .first_position = 2,
+                                .ratio = 3};
          go(l, op, run);
          l.collect(op.latent), l.collect(op.carry_kv), l.collect(op.carry_gate);
        }},
@@ -362,7 +363,7 @@ std::vector<OpCase<B>> lookup_cases() {
                                   .history = l.put(std::vector<std::int32_t>{3, 4}),
                                   .table_rows = l.put(Array<std::int64_t, 3>({2, tokens, 4}))};
          go(l, op, run);
-         l.collect(op.history), l.collect(op.table_rows);
+         l.collect(op.table_rows);
        }},
       {ops::EngramGather::name,
        [](Laid<B>& l, std::int64_t tokens, bool run) {

@@ -10,6 +10,7 @@
 #include "../support/failure.hpp"
 #include "../support/golden.hpp"
 #include "../support/raw_safetensors.hpp"
+#include "dsv41/core/cache_layout.hpp"
 #include "dsv41/core/config_rules.hpp"
 #include "dsv41/core/schedule.hpp"
 #include "dsv41/core/v41_flash.hpp"
@@ -231,6 +232,30 @@ TEST_CASE("sizes of the golden folders follow their own schedules") {
     std::int64_t context = 1;
     for (const std::int32_t source : c.kv_sources) context *= c.ratios[static_cast<std::size_t>(source)];
     CHECK(static_cast<double>(kv_bytes(c, s, context)) == Approx(s.kv_bytes_per_token * static_cast<double>(context)));
+  }
+}
+
+TEST_CASE("what a plan says of caches is what sequences are laid out for") {
+  std::vector<std::filesystem::path> folders = golden_folders();
+  folders.insert(folders.end(), {kGolden / "release", DSV41_DEMO_DIR});
+  for (const std::filesystem::path& folder : folders) {
+    INFO(folder);
+    const ModelConfig c = config_of(folder);
+    const ModelSizes s = model_sizes(c);
+    const dsv41::CacheLayout layout = dsv41::make_cache_layout(c, 0);
+    const auto bytes = [&](std::int64_t position, bool bounded) {
+      std::int64_t total = 0;
+      each_cache_run(layout, c, position, bounded, [&](const dsv41::CacheRun& run) { total += run.bytes; });
+      return total;
+    };
+    CHECK(layout.block_bytes - layout.rings.front() == s.window_bytes);
+    CHECK(static_cast<double>(layout.page_bytes) ==
+          Approx(s.kv_bytes_per_token * static_cast<double>(layout.page_positions)));
+    for (const std::int64_t context : {0, 1, 2, 5, 63, 64, 1000})
+      CHECK(bytes(context, false) == kv_bytes(c, s, context));
+    // One token before a page's end every group is open and lacks one.
+    const std::int64_t position = (c.window / layout.page_positions + 2) * layout.page_positions - 1;
+    CHECK(bytes(position, true) - bytes(position, false) == s.window_bytes + s.carry_bytes);
   }
 }
 

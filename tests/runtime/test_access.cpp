@@ -40,7 +40,7 @@ std::vector<float> logits_of(const ModelFolder& folder) {
   runtime::Engine engine(folder, {.max_context = 8});
   runtime::Session session = engine.open_session();
   const std::int32_t ids[] = {1, 5, 7, 11};
-  session.append(ids);
+  session.append({.ids = ids});
   return {session.logits().data(), session.logits().data() + session.logits().size()};
 }
 

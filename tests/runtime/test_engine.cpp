@@ -26,7 +26,6 @@
 using namespace dsv41;
 using namespace dsv41::test;
 using runtime::Engine;
-using runtime::LogitRows;
 using runtime::ModelFolder;
 using runtime::Session;
 
@@ -68,13 +67,13 @@ TEST_CASE("an input longer than a step gives the last token's logits, for any st
   const Fixture f;
   Engine whole = f.engine(f.count());
   Session session = whole.open_session();
-  session.append(f.tokens, LogitRows::all, f.image);
+  session.append({.ids = f.tokens, .logit_rows = runtime::kAllRows, .image = f.image});
   const std::vector<float> expected = last_logits(session);
   for (const std::int64_t rows : {1, 2, 3, 5, 7, 11}) {
     INFO("max_rows " << rows);
     Engine engine = f.engine(rows);
     Session cut = engine.open_session();
-    cut.append(f.tokens, LogitRows::last, f.image);
+    cut.append({.ids = f.tokens, .image = f.image});
     CHECK(cut.logits().extent(0) == 1);
     CHECK(cut.position() == f.count());
     CHECK(last_logits(cut) == expected);
@@ -97,7 +96,7 @@ TEST_CASE("prefill modes: exact is full's logits and later ones, replay says so 
       Session session = engine.open_session();
       CHECK(session.rows_per_layer().empty());
       Heard heard;
-      session.append(prompt, LogitRows::last, {}, {}, &heard);
+      session.append({.ids = prompt}, {.listener = &heard});
       CHECK(heard.tokens.front() == std::min<std::int64_t>(max_rows, 70));
       CHECK(heard.tokens.back() == 70);
       CHECK(std::ssize(heard.tokens) == (70 + max_rows - 1) / max_rows);
@@ -108,24 +107,23 @@ TEST_CASE("prefill modes: exact is full's logits and later ones, replay says so 
       CHECK(std::vector<std::int64_t>(rows.begin(), rows.end()) == expected);
       std::vector<std::vector<float>> got{last_logits(session)};
       for (const std::int32_t id : next) {
-        session.append({&id, 1});
+        session.append({.ids = {&id, 1}});
         CHECK(session.rows_per_layer()[3] == 1);
         got.push_back(last_logits(session));
       }
       const auto window = std::span(prompt).first(8);  // nothing is skipped
-      session.append(window, max_rows < 8 ? LogitRows::last : LogitRows::all);
+      session.append({.ids = window, .logit_rows = max_rows < 8 ? 1 : runtime::kAllRows});
       got.push_back(last_logits(session));
       if (full.empty()) full = got;
       if (mode == Prefill::replay && replay.empty()) replay = got;
       CHECK(got == (mode == Prefill::replay ? replay : full));
-      session.reset();
-      CHECK(session.rows_per_layer().empty());
+      session.rewind(0);
     }
   }
   CHECK(replay[0] != full[0]);
 }
 
-TEST_CASE("an append() that its listener ends half way leaves a session that needs reset()") {
+TEST_CASE("an append() that its listener ends half way leaves the tokens of the steps before, and goes on from there") {
   struct Stop : runtime::StepListener {
     void step_done(std::int64_t n) override {
       if (n == 6) throw n;
@@ -134,11 +132,11 @@ TEST_CASE("an append() that its listener ends half way leaves a session that nee
   const Fixture f;
   Engine engine = f.engine(3);
   Session session = engine.open_session(), whole = engine.open_session();
-  CHECK_THROWS_AS(session.append(f.tokens, LogitRows::last, {}, {}, &stop), std::int64_t);
-  CHECK(failure_of([&] { session.append(f.tokens); }).says("failed half way"));
-  session.reset();
-  session.append(f.tokens);
-  whole.append(f.tokens);
+  CHECK_THROWS_AS(session.append({.ids = f.tokens}, {.listener = &stop}), std::int64_t);
+  CHECK(session.position() == 6);
+  CHECK(session.logits().extent(0) == 0);
+  session.append({.ids = std::span(f.tokens).subspan(6)});
+  whole.append({.ids = f.tokens});
   CHECK(last_logits(session) == last_logits(whole));
 }
 
@@ -149,12 +147,12 @@ TEST_CASE(
     Engine engine(f.folder, {.max_context = 64, .max_rows = 64, .prefill = mode});
     Session session = engine.open_session();
     const std::vector<std::int32_t> nine(9, 1);  // the window is 8
-    const Failure failure = failure_of([&] { session.append(nine, LogitRows::all); });
+    const Failure failure = failure_of([&] { session.append({.ids = nine, .logit_rows = runtime::kAllRows}); });
     CHECK(failure.code == Errc::invalid_argument);
-    CHECK(failure.message == "append: 9 tokens with logits of all under prefill " + std::string(prefill_name(mode)) +
-                                 ", which skips rows: expected at most the window of 8, or prefill full");
+    CHECK(failure.message == "append: logits of 9 of 9 tokens under prefill " + std::string(prefill_name(mode)) +
+                                 ", which skips rows: expected at most 8, or prefill full");
     CHECK(session.position() == 0);
-    session.append(std::span(nine).first(8), LogitRows::all);
+    session.append({.ids = std::span(nine).first(8), .logit_rows = runtime::kAllRows});
     CHECK(session.logits().extent(0) == 8);
   }
   const ModelFolder windows = ModelFolder::open(std::string(DSV41_GOLDEN_DIR) + "/02-window-only");
@@ -164,29 +162,29 @@ TEST_CASE(
         "the config has no kv source, so there is no decoder half whose rows could be skipped");
   CHECK(engine.numeric_class() == "exact");
   Session session = engine.open_session();
-  session.append(std::vector<std::int32_t>(20, 1), LogitRows::all);
+  session.append({.ids = std::vector<std::int32_t>(20, 1), .logit_rows = runtime::kAllRows});
   CHECK(session.logits().extent(0) == 20);
 }
 
-TEST_CASE("sessions of one engine do not see each other, and a reset session is a new one") {
+TEST_CASE("sessions of one engine do not see each other, and one that went back to its start is a new one") {
   const Fixture f;
   Engine engine = f.engine(4);
   const auto half = static_cast<std::size_t>(f.count() / 2);
   const std::span<const std::int32_t> tokens = f.tokens;
   Session alone = engine.open_session();
-  alone.append(tokens);
+  alone.append({.ids = tokens});
   const std::vector<float> expected = last_logits(alone);
 
   Session a = engine.open_session(), b = engine.open_session();
-  a.append(tokens.first(half));
-  b.append(tokens.last(half + 1));  // in between: other tokens, other lengths
-  a.append(tokens.subspan(half));
+  a.append({.ids = tokens.first(half)});
+  b.append({.ids = tokens.last(half + 1)});  // in between: other tokens, other lengths
+  a.append({.ids = tokens.subspan(half)});
   CHECK(last_logits(a) == expected);
 
-  b.reset();
+  b.rewind(0);
   CHECK(b.position() == 0);
   CHECK(b.logits().extent(0) == 0);
-  b.append(tokens);
+  b.append({.ids = tokens});
   CHECK(last_logits(b) == expected);
 }
 
@@ -196,11 +194,11 @@ TEST_CASE("a session outlives the engine object that opened it") {
   {
     Engine engine = f.engine(8);
     Session session = engine.open_session();
-    session.append(f.tokens);
+    session.append({.ids = f.tokens});
     expected = last_logits(session);
   }
   Session session = Engine(f.folder, {.max_context = f.count(), .max_rows = 8}).open_session();
-  session.append(f.tokens);
+  session.append({.ids = f.tokens});
   CHECK(last_logits(session) == expected);
 }
 
@@ -214,7 +212,7 @@ TEST_CASE("B59: image rows replace embeddings in order, also when a step ends in
   const auto run = [&](std::int64_t max_rows, std::int64_t given) {
     Engine engine = f.engine(max_rows);
     Session session = engine.open_session();
-    session.append(f.tokens, LogitRows::last, f.image, {rows.data(), {given, dim}});
+    session.append({.ids = f.tokens, .image = f.image, .image_rows = {rows.data(), {given, dim}}});
     return last_logits(session);
   };
   const std::vector<float> own = run(f.count(), 0), some = run(f.count(), marked - 1), all = run(f.count(), marked);
@@ -230,7 +228,7 @@ TEST_CASE("B07, B72: append refuses with what it expected, and the session is as
   const Fixture f;
   Engine engine = f.engine(4, 1);
   Session session = engine.open_session();
-  session.append(std::span(f.tokens).first(3));
+  session.append({.ids = std::span(f.tokens).first(3)});
   const std::vector<float> before = last_logits(session);
   const auto refused = [&](Errc code, const std::string& message, auto&& call) {
     const Failure failure = failure_of(call);
@@ -240,32 +238,33 @@ TEST_CASE("B07, B72: append refuses with what it expected, and the session is as
     CHECK(last_logits(session) == before);
   };
   const std::int32_t vocab = static_cast<std::int32_t>(engine.config().vocab);
-  const std::vector<std::int32_t> none, two{1, 2}, five{1, 2, 3, 4, 5}, beyond{1, vocab}, negative{-1};
+  const std::vector<std::int32_t> none, two{1, 2}, beyond{1, vocab}, negative{-1};
   const std::vector<std::int32_t> many(static_cast<std::size_t>(f.count()), 1);
-  refused(Errc::invalid_argument, "no tokens, expected at least one", [&] { session.append(none); });
+  refused(Errc::invalid_argument, "no tokens, expected at least one", [&] { session.append({.ids = none}); });
   refused(
       Errc::invalid_argument,
       "token id " + std::to_string(vocab) + " at index 1, expected 0 to " + std::to_string(vocab - 1) + " (vocab_size)",
-      [&] { session.append(beyond); });
+      [&] { session.append({.ids = beyond}); });
   refused(Errc::invalid_argument,
           "token id -1 at index 0, expected 0 to " + std::to_string(vocab - 1) + " (vocab_size)",
-          [&] { session.append(negative); });
+          [&] { session.append({.ids = negative}); });
   const std::vector<std::uint8_t> mark{1};
   refused(Errc::invalid_argument, "image marks 1 tokens, expected 2",
-          [&] { session.append(two, LogitRows::last, mark); });
+          [&] { session.append({.ids = two, .image = mark}); });
   const std::vector<std::uint8_t> marks{1, 0};
   const std::int64_t dim = engine.config().dim;
   const std::vector<float> rows(static_cast<std::size_t>(2 * dim));
   refused(Errc::invalid_argument,
           "image_rows is [2, " + std::to_string(dim) + "], expected at most 1 rows of " + std::to_string(dim), [&] {
-            session.append(two, LogitRows::last, marks, {rows.data(), {2, dim}});
+            session.append({.ids = two, .image = marks, .image_rows = {rows.data(), {2, dim}}});
           });
-  refused(Errc::invalid_argument, "5 tokens with logits of all, expected at most max_rows = 4",
-          [&] { session.append(five, LogitRows::all); });
+  refused(Errc::invalid_argument, "logit_rows is -1, expected at least 0",
+          [&] { session.append({.ids = two, .logit_rows = -1}); });
   refused(Errc::out_of_memory,
-          std::to_string(f.count() + 3) + " positions, expected at most max_context = " + std::to_string(f.count() + 1),
-          [&] { session.append(many); });
-  session.append(std::span(many).first(static_cast<std::size_t>(f.count() - 2)));  // up to the last position
+          "3 and " + std::to_string(f.count()) +
+              " positions, expected together at most max_context = " + std::to_string(f.count() + 1),
+          [&] { session.append({.ids = many}); });
+  session.append({.ids = std::span(many).first(static_cast<std::size_t>(f.count() - 2))});  // up to the last position
   CHECK(session.position() == f.count() + 1);
 }
 
@@ -301,7 +300,7 @@ std::vector<float> own_logits(const ModelFolder& folder, const std::vector<std::
   Session session = engine.open_session();
   std::vector<float> out;
   for (const std::int32_t id : tokens) {
-    session.append({&id, 1});
+    session.append({.ids = {&id, 1}});
     out.insert(out.end(), session.logits().data(), session.logits().data() + session.logits().size());
   }
   return out;
@@ -338,8 +337,8 @@ TEST_CASE("B88: a program that ends while a session is open and at work ends wit
     std::atomic<bool> started{false};
     std::thread([&] {
       while (true) {
-        session->reset();
-        session->append(f.tokens);
+        session->rewind(0);
+        session->append({.ids = f.tokens});
         started = true;
       }
     }).detach();
@@ -359,7 +358,7 @@ TEST_CASE("B41: results do not depend on the caller's rounding and flush-to-zero
   const auto logits = [&] {
     Engine engine = f.engine(f.count());
     Session session = engine.open_session();
-    session.append(f.tokens, LogitRows::all);
+    session.append({.ids = f.tokens, .logit_rows = runtime::kAllRows});
     return std::vector<float>(session.logits().data(), session.logits().data() + session.logits().size());
   };
   const std::vector<float> usual = logits();

@@ -38,6 +38,25 @@ TEST_CASE("a file is created, replaced, and may be empty") {
   }
 }
 
+TEST_CASE("a file is written in pieces; what stops that leaves the old one") {
+  const TempFolder folder;
+  using dsv41::runtime::WriteBytes;
+  const auto piece = [](const WriteBytes& to, std::string_view text) { to(std::as_bytes(std::span(text))); };
+  write_file_atomically(folder / "f", [&](const WriteBytes& to) {
+    piece(to, "one, ");
+    piece(to, "two");
+  });
+  CHECK(read_file(folder / "f") == "one, two");
+  CHECK_THROWS_AS(write_file_atomically(folder / "f",
+                                        [&](const WriteBytes& to) {
+                                          piece(to, "three");
+                                          throw std::runtime_error("enough");
+                                        }),
+                  std::runtime_error);
+  CHECK(read_file(folder / "f") == "one, two");
+  CHECK(entries(folder) == 1);
+}
+
 TEST_CASE("a link is replaced and what it points to stays") {
   const TempFolder folder;
   const auto target = folder.write("target", "old");

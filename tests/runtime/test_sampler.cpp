@@ -190,16 +190,6 @@ TEST_CASE("options are checked", "[sampler]") {
   CHECK(message({.temperature = 2, .top_k = 9, .top_p = 1, .min_p = 1}).empty());
 }
 
-TEST_CASE("draw is the inverse of the running sum", "[sampler]") {
-  const std::vector<double> p{0, 0.25, 0, 0.5, 0.25, 0};
-  CHECK(runtime::draw(p, 0) == 1);
-  CHECK(runtime::draw(p, std::nextafter(0.25, 0)) == 1);
-  CHECK(runtime::draw(p, 0.25) == 3);
-  CHECK(runtime::draw(p, 0.75) == 4);
-  CHECK(runtime::draw(p, 1 - 0x1p-53) == 4);
-  CHECK(runtime::draw(std::vector<double>{0.5, 0.25, 0}, 0.99) == 1);  // a sum that rounding left short
-}
-
 TEST_CASE("B62: first tokens follow the filtered law", "[sampler]") {
   // Close logits, two of five stay.
   const SamplerOptions o{.temperature = 0.7, .top_k = 2, .top_p = 0.9, .seed = 1};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dsv41/model/model.hpp"
+#include "dsv41/model/state.hpp"
 #include "dsv41/runtime/model_folder.hpp"
 #include "golden.hpp"
 #include "recording.hpp"
@@ -61,22 +62,28 @@ SeamValues run_case(const KitCase& c, Numeric numeric, std::size_t chunk) {
   const ModelConfig& config = c.model.checkpoint.config();
   Model<Recording<B>> model(backend, config, c.model.checkpoint.weights(), c.model.token_map, numeric);
   backend.prepare(config, max_rows);
-  State<Recording<B>> state(backend, config, limits);
+  CachePool<Recording<B>> pool(backend, config, 2);
+  State<Recording<B>> state(pool, limits.max_context);
   Scratch<Recording<B>> scratch(backend, config, limits);
   std::vector<float> last(static_cast<std::size_t>(config.vocab));
+  std::vector<std::int32_t> fed, history(static_cast<std::size_t>(config.engram.look_back()));
 
   const auto feed = [&](const std::int32_t* ids, const std::uint8_t* image, std::int64_t rows) {
     std::vector<std::int64_t> positions;
     for (std::int64_t r = 0; r < rows; ++r) positions.push_back(state.position() + r);
     const Segment segment{.state = &state.sequence(), .first_row = 0, .rows = rows, .first_position = state.position()};
+    numerics::engram_history(fed.data(), std::ssize(fed), std::ssize(history), history.data());
+    for (std::int64_t r = 0; r < rows; ++r) fed.push_back(image[r] != 0 ? numerics::kEngramDead : ids[r]);
     const Batch batch{.ids = {ids, {rows}},
                       .image = {image, {rows}},
                       .image_rows = {},
                       .positions = {positions.data(), {rows}},
+                      .history = {history.data(), {1, std::ssize(history)}},
                       .segments = {&segment, 1}};
     const ScratchViews t = scratch.views().first_rows(rows);
+    state.reserve(rows);
     model.step(backend, batch, t);
-    state.sequence().position += rows;
+    state.advance(rows);
     std::vector<float> logits(static_cast<std::size_t>(rows * config.vocab));
     model.logits(backend, t, 0, rows, {logits.data(), {rows, config.vocab}});
     last.assign(logits.end() - config.vocab, logits.end());

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "dsv41/model/model.hpp"
+#include "dsv41/model/state.hpp"
 #include "memory.hpp"
 
 namespace dsv41::test {
@@ -61,6 +63,7 @@ class RandomModel {
   Memory<B> memory;
   ModelWeights weights;
   std::vector<std::int32_t> token_map;
+  std::map<const SequenceState*, std::vector<std::int32_t>> fed;  ///< each sequence's tokens, for the steps' histories
 
  private:
   Matrix matrix(Format format, std::int64_t rows, std::int64_t cols, double size = 0) {
@@ -165,12 +168,19 @@ class Stepper {
   Stepper(RandomModel<B>& random, const Limits& limits, Numeric numeric)
       : random_(&random),
         limits_(limits),
+        pool_(std::make_unique<CachePool<B>>(random.backend, random.config, kRoom)),
         model_(random.model(numeric)),
         scratch_(random.backend, random.config, limits) {
     random.backend.prepare(random.config, limits.max_rows);
   }
 
-  State<B> open() { return State<B>(random_->backend, random_->config, limits_); }
+  /// An empty sequence, with all its memory there. The stepper must outlive it.
+  State<B> open() {
+    State<B> state(*pool_, limits_.max_context);
+    state.reserve(limits_.max_context);
+    return state;
+  }
+  CachePool<B>& pool() { return *pool_; }
   const Scratch<B>& scratch() const { return scratch_; }
   const Model<B>& model() const { return model_; }
 
@@ -179,10 +189,13 @@ class Stepper {
   std::vector<float> step(const std::vector<Piece<B>>& pieces, std::span<const LayerRows> plan = {}) {
     B& b = random_->backend;
     Memory<B> memory(b);
+    const std::int64_t look_back = random_->config.engram.look_back();
     std::vector<std::int32_t> ids;
     std::vector<std::int64_t> positions;
+    Array<std::int32_t, 2> history({std::ssize(pieces), look_back});
     std::vector<Segment> segments;
     for (const Piece<B>& p : pieces) {
+      p.state->reserve(std::ssize(p.ids));
       SequenceState& s = p.state->sequence();
       segments.push_back({.state = &s,
                           .first_row = static_cast<std::int64_t>(ids.size()),
@@ -190,6 +203,11 @@ class Stepper {
                           .first_position = s.position});
       for (std::size_t i = 0; i < p.ids.size(); ++i) positions.push_back(s.position + static_cast<std::int64_t>(i));
       ids.insert(ids.end(), p.ids.begin(), p.ids.end());
+      std::vector<std::int32_t>& fed = random_->fed[&s];
+      fed.resize(static_cast<std::size_t>(s.position));  // it may have gone back, or have an older one's place
+      numerics::engram_history(fed.data(), s.position, look_back,
+                               history.values.data() + (std::ssize(segments) - 1) * look_back);
+      fed.insert(fed.end(), p.ids.begin(), p.ids.end());
     }
     const auto rows = static_cast<std::int64_t>(ids.size());
     const ScratchViews views = scratch_.views().first_rows(rows);
@@ -197,18 +215,22 @@ class Stepper {
                       .image = memory.put(std::vector<std::uint8_t>(ids.size())),
                       .image_rows = {},
                       .positions = memory.put(positions),
+                      .history = memory.put(history),
                       .segments = segments};
     model_.step(b, batch, views, plan);
     const std::int64_t first = plan.empty() ? 0 : plan.back().queries;
     const auto logits = memory.put(Array<float, 2>({rows - first, random_->config.vocab}));
     model_.logits(b, views, first, rows - first, logits);
-    for (const Segment& s : segments) s.state->position += s.rows;
+    for (const Piece<B>& p : pieces) p.state->advance(std::ssize(p.ids));
     return memory.get(logits);
   }
 
  private:
+  static constexpr std::int64_t kRoom = 3;  // so that a ring takes its rows in small pieces
+
   RandomModel<B>* random_;
   Limits limits_;
+  std::unique_ptr<CachePool<B>> pool_;
   Model<B> model_;
   Scratch<B> scratch_;
 };
@@ -224,7 +246,7 @@ inline std::vector<std::int32_t> part(const std::vector<std::int32_t>& ids, std:
   return {ids.begin() + static_cast<std::ptrdiff_t>(first), ids.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
-/// Everything that a sequence remembers: caches as far as they are filled, carries, history.
+/// Everything that a sequence remembers: caches as far as they are filled, carries.
 template <class B>
 std::vector<float> remembered(Memory<B>& memory, const ModelConfig& c, State<B>& state) {
   std::vector<float> out;
@@ -242,10 +264,10 @@ std::vector<float> remembered(Memory<B>& memory, const ModelConfig& c, State<B>&
     add(s.sources[i].entries, std::int64_t{0}, entries);
     add(s.sources[i].index_keys, std::int64_t{0}, entries);
     if (ratio == 1) continue;
-    add(s.sources[i].carry_kv.rows(0, s.position % ratio));
-    add(s.sources[i].carry_gate.rows(0, s.position % ratio));
+    const std::int64_t open = s.position % ratio, slot = (s.position - open) % s.sources[i].carry_kv.extent(0);
+    add(s.sources[i].carry_kv.rows(slot, open));
+    add(s.sources[i].carry_gate.rows(slot, open));
   }
-  for (const std::int32_t id : memory.get(s.engram_history)) out.push_back(static_cast<float>(id));
   return out;
 }
 

@@ -30,6 +30,7 @@ class Recording {
   void* allocate(std::size_t bytes) { return inner.allocate(bytes); }
   void release(void* data) noexcept { inner.release(data); }
   void upload(void* to, const void* from, std::size_t bytes) noexcept { inner.upload(to, from, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) noexcept { inner.copy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) { inner.download(to, from, bytes); }
   void sync() { inner.sync(); }
 

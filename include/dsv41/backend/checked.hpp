@@ -35,6 +35,7 @@ class Checked {
   void* allocate(std::size_t bytes) { return inner_.allocate(bytes); }
   void release(void* data) noexcept { inner_.release(data); }
   void upload(void* to, const void* from, std::size_t bytes) noexcept { inner_.upload(to, from, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) noexcept { inner_.copy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) {
     sync();
     inner_.download(to, from, bytes);

@@ -63,6 +63,7 @@ DSV41_HD constexpr std::int64_t row_bytes(CacheFormat f, std::int64_t width) noe
 
 /// A cache [rows, width]. The table and its pages are in the backend's memory; page i holds rows [i * page_rows, (i + 1) * page_rows),
 /// the first of them `offset` bytes into the page, so one page may hold the rows of several caches. Rows are at any byte address.
+/// A page whose rows an op neither reads nor writes may be null; using a null page is an error at sync().
 struct CacheRows {
   CacheFormat format = CacheFormat::f32;
   std::int64_t rows = 0;

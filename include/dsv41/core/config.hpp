@@ -49,6 +49,7 @@ struct EngramConfig {
   std::int64_t compressed_vocab = 0;  // engram_compressed_vocab_size [99092]
 
   std::int64_t columns() const { return static_cast<std::int64_t>(max_ngram - 1) * heads; }  ///< rows read per token
+  std::int64_t look_back() const { return layers.empty() ? 0 : max_ngram - 1; }  ///< older tokens that a token needs
 
   bool operator==(const EngramConfig&) const = default;
 };

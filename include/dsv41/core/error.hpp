@@ -22,6 +22,8 @@ enum class Errc : std::int32_t {
   device,            ///< an accelerator failed
   out_of_memory,     ///< a declared budget or the host's memory is exhausted
   internal,          ///< an invariant of ours broke: a bug
+  cancelled,         ///< the caller's cancel token was set (core/cancel.hpp)
+  busy,              ///< a call is under way already, in this thread (a listener's) or another one
 };
 
 /// Short name of a kind, for messages and bindings.
@@ -36,6 +38,8 @@ constexpr std::string_view errc_name(Errc code) noexcept {
     case Errc::device: return "device";
     case Errc::out_of_memory: return "out_of_memory";
     case Errc::internal: return "internal";
+    case Errc::cancelled: return "cancelled";
+    case Errc::busy: return "busy";
   }
   return "unknown";
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// One backbone layer: the modules in the order a token meets them. Rows 1b to 9 of docs/token_path.md. A step runs a layer in two halves,
-// because a prefill that skips rows enters more of them into the boundary layer than it lets answer (model/prefill.hpp).
+// One backbone layer: the modules in the order a token meets them. Rows 1b to 9 of docs/token_path.md. A step runs a layer in parts, each
+// for rows of its own: a prefill that skips rows enters more of them than it lets answer, and a replay writes no entries twice
+// (model/prefill.hpp).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 #include "dsv41/core/schedule.hpp"
 #include "dsv41/model/prefill.hpp"
-#include "dsv41/model/state.hpp"
+#include "dsv41/model/scratch.hpp"
 #include "dsv41/model/step_rows.hpp"
 #include "dsv41/modules/csa2/attention.hpp"
 #include "dsv41/modules/csa2/compressor.hpp"
@@ -46,22 +47,26 @@ class Layer {
   template <ops::Backend B>
   void forward(B& b, const Batch& batch, In<float, 2> pending, const ScratchViews& t,
                const LayerRows& rows = {}) const noexcept {
-    const StepRows entering(batch, t, rows.keys), answering(batch, t, rows.queries);
+    const StepRows entering(batch, t, rows.keys), pooled(batch, t, rows.entries), answering(batch, t, rows.queries);
     if (entering.count() > 0) enter(b, entering.batch(), entering.of(pending), entering.scratch());
+    if (rows.queries > rows.keys)
+      remember(b, entering.batch().segments[0], rows.queries - rows.keys, entering.scratch());
+    if (pooled.count() > 0) compress(b, pooled.scratch().attn_in, pooled.batch(), pooled.scratch());
     if (answering.count() > 0) answer(b, answering.batch(), answering.scratch(), rows.first_visible);
   }
 
   /// The attention sublayer alone: x -> y [rows, dim], with everything it remembers and selects on the way.
   template <ops::Backend B>
   void attend(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t, Out<float, 2> y) const noexcept {
-    remember(b, x, batch, t);
+    attn_.project_kv(b, x, t.attn);
+    compress(b, x, batch, t);
     recall(b, x, batch, t, 0, y);
   }
 
   const Moe& moe() const { return moe_; }
 
  private:
-  /// First half: the rows' streams come up to this layer's attention, and what queries will read goes into the caches.
+  /// The rows' streams come up to this layer's attention, and to what its caches are made of.
   template <ops::Backend B>
   void enter(B& b, const Batch& batch, In<float, 2> pending, const ScratchViews& t) const noexcept {
     if (engram_) {
@@ -73,22 +78,28 @@ class Layer {
     attn_seam_.forward(b, pending, t.streams, t.mix, t.attn_in);
     if (plan_.tap >= 0)
       b.run(ops::StreamMean{.streams = t.streams, .tap = t.taps.columns(plan_.tap * dim_, dim_), .numeric = numeric_});
-    remember(b, t.attn_in, batch, t);
+    attn_.project_kv(b, t.attn_in, t.attn);
   }
 
-  /// Second half: attention and experts of rows that have entered.
+  /// The first `count` rows of a segment that enters go into the window ring; none of them answers.
+  template <ops::Backend B>
+  void remember(B& b, Segment s, std::int64_t count, const ScratchViews& t) const noexcept {
+    s.rows = count;
+    attn_.remember(b, s, index_, t.attn);
+  }
+
+  /// Rows that have entered become entries and index keys, where this layer is a source.
+  template <ops::Backend B>
+  void compress(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t) const noexcept {
+    if (compressor_) compressor_->forward(b, x, batch.segments, static_cast<std::size_t>(plan_.source), t.compressor);
+  }
+
+  /// Attention and experts of rows that have entered.
   template <ops::Backend B>
   void answer(B& b, const Batch& batch, const ScratchViews& t, std::int64_t first_visible) const noexcept {
     recall(b, t.attn_in, batch, t, first_visible, t.attn_out);
     ffn_seam_.forward(b, t.attn_out, t.streams, t.mix, t.ffn_in);
     moe_.forward(b, t.ffn_in, batch.image, t.moe, t.ffn_out);
-  }
-
-  template <ops::Backend B>
-  void remember(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t) const noexcept {
-    attn_.project_kv(b, x, t.attn);
-    attn_.remember(b, batch.segments, index_, t.attn);
-    if (compressor_) compressor_->forward(b, x, batch.segments, static_cast<std::size_t>(plan_.source), t.compressor);
   }
 
   template <ops::Backend B>

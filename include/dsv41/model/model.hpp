@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "dsv41/core/arena.hpp"
+#include "dsv41/core/cancel.hpp"
 #include "dsv41/core/config_rules.hpp"
 #include "dsv41/core/schedule.hpp"
 #include "dsv41/model/layer.hpp"
-#include "dsv41/model/state.hpp"
+#include "dsv41/model/scratch.hpp"
 #include "dsv41/modules/engram/hasher.hpp"
 #include "dsv41/modules/weights.hpp"
 #include "dsv41/numerics/rope.hpp"
@@ -48,11 +49,14 @@ class Model {
   }
 
   /// Runs the batch through every layer. Each sequence's caches advance; its `position` is the caller's to move afterwards.
+  /// Returns whether it ran to its end: `cancel`, when there is one, is looked at before each layer. Otherwise caches hold rows of some
+  /// layers, at the batch's positions.
   /// `t` must be cut to the batch's rows (first_rows). Nothing allocates, throws, or reads back from the device.
   /// `plan` [layers]: what each layer runs of the rows (plan_prefill), of a batch of one segment; empty: everything. Rows that a layer
   /// does not run hold nothing of it, and those that do not reach the end have no logits.
   /// On a host backend the caller's floating-point modes must be the usual ones: round to nearest, subnormals kept.
-  void step(B& b, const Batch& batch, const ScratchViews& t, std::span<const LayerRows> plan = {}) const noexcept {
+  bool step(B& b, const Batch& batch, const ScratchViews& t, std::span<const LayerRows> plan = {},
+            const CancelToken* cancel = nullptr) const noexcept {
     b.run(ops::Embed{.ids = batch.ids,
                      .image = batch.image,
                      .image_rows = batch.image_rows,
@@ -62,6 +66,7 @@ class Model {
     if (hasher_) hasher_->forward(b, batch, t.engram.table_rows);
     In<float, 2> pending;
     for (std::size_t l = 0; l < layers_.size(); ++l) {
+      if (cancel != nullptr && cancel->requested()) return false;
       layers_[l].forward(b, batch, pending, t, plan.empty() ? LayerRows{} : plan[l]);
       pending = t.ffn_out;
     }
@@ -70,6 +75,7 @@ class Model {
                          .mix = t.mix.rows(first, rows),
                          .streams = t.streams.rows(first, rows),
                          .numeric = numeric_});
+    return true;
   }
 
   /// Logits [count, vocab] f32 of rows [first, first + count) of the step just run with `t` (architecture.md 2).

@@ -1,176 +1,329 @@
 // SPDX-License-Identifier: MIT
 //
 // The three kinds of memory of a running model are Weights (immutable), State (what a sequence remembers) and Scratch (meaningless
-// between steps). This file lays out State and Scratch in a backend's memory.
+// between steps, model/scratch.hpp). This file keeps State: pages that grow with the sequence and one block for what is bounded, both
+// counted, shared by forks, and copied when they are written while shared.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dsv41/core/arena.hpp"
+#include "dsv41/core/cache_layout.hpp"
 #include "dsv41/core/cache_rows.hpp"
 #include "dsv41/core/config.hpp"
-#include "dsv41/modules/csa2/attention.hpp"
-#include "dsv41/modules/csa2/compressor.hpp"
-#include "dsv41/modules/csa2/indexer.hpp"
-#include "dsv41/modules/engram/memory.hpp"
-#include "dsv41/modules/moe.hpp"
+#include "dsv41/core/error.hpp"
+#include "dsv41/model/page_pool.hpp"
 #include "dsv41/modules/sequence.hpp"
-#include "dsv41/numerics/engram_hash.hpp"
 
 namespace dsv41 {
 
-/// What memory is sized for.
-struct Limits {
-  std::int64_t max_context = 0;  ///< positions of a sequence
-  std::int64_t max_rows = 0;     ///< rows of a step, over all sequences
-  std::int64_t score_rows = 1;   ///< rows of index scores that survive a step; max_rows keeps all, for inspection
+/// Who keeps pages or blocks only for later use.
+class CacheReserve {
+ public:
+  /// Gives some up; false: there is nothing left.
+  virtual bool give_up() noexcept = 0;
+
+ protected:
+  ~CacheReserve() = default;
 };
 
-/// One sequence's caches, each in one page. They start empty; reset() empties them again.
+/// Memory of all sequences of a model.
+template <class B>
+class CachePool {
+ public:
+  /// `room`: see make_cache_layout. `limit`: bytes that pages, blocks and page tables may take together; 0: what the backend has.
+  /// The backend must outlive the pool, the pool its states.
+  CachePool(B& b, const ModelConfig& config, std::int64_t room, std::int64_t limit = 0)
+      : backend(b),
+        config(config),
+        layout(make_cache_layout(config, room)),
+        budget(limit),
+        pages(b, budget, "a page of entries and index keys", layout.page_bytes, slab_pages(layout.page_bytes, limit)),
+        blocks(b, budget, "a block of window rings and open groups", layout.block_bytes, 1) {}
+
+  /// take(), again and again while it fails for memory and something could be given back.
+  template <class Take>
+  auto within_budget(const Take& take) {
+    for (;;) {
+      try {
+        return take();
+      } catch (const Error& e) {
+        if (e.code() != Errc::out_of_memory || !make_room()) throw;
+      }
+    }
+  }
+
+  B& backend;
+  const ModelConfig config;
+  const CacheLayout layout;
+  CacheBudget budget;
+  PagePool<B> pages;
+  PagePool<B> blocks;             ///< each in a slab of its own, so that its floats are aligned
+  CacheReserve* spare = nullptr;  ///< asked when the budget is short; null: there is none
+
+ private:
+  /// Few enough allocations, and not much more memory than is needed: 64 pages in the release, one where a page is huge. A slab takes at
+  /// most a 64th of the budget, so that free pages do not keep blocks and page tables out of it.
+  static std::int64_t slab_pages(std::int64_t page_bytes, std::int64_t limit) {
+    constexpr std::int64_t kMostPages = 64, kSlabBytes = 4 << 20, kLeastSlabs = 64;
+    const std::int64_t bytes = limit == 0 ? kSlabBytes : std::min(kSlabBytes, limit / kLeastSlabs);
+    return std::clamp<std::int64_t>(bytes / std::max<std::int64_t>(page_bytes, 1), 1, kMostPages);
+  }
+
+  bool make_room() {
+    const bool trimmed_pages = pages.trim(), trimmed_blocks = blocks.trim();
+    return trimmed_pages || trimmed_blocks || (spare != nullptr && spare->give_up());
+  }
+};
+
+/// One sequence's caches. Positions are addresses: going back is a smaller position, and what lies behind it is written again.
 template <class B>
 class State {
  public:
-  State(B& b, const ModelConfig& config, const Limits& limits)
-      : backend_(&b), sequence_(std::make_unique<SequenceState>()) {
-    std::vector<std::byte*> pages;
-    arena_ = Arena<B>(b, [&](Cursor& cursor) {
-      pages.clear();
-      layout(cursor, config, limits, pages);
+  /// Room in the page table for `max_context` positions; blocks and pages come with reserve(). Errors: out_of_memory.
+  State(CachePool<B>& pool, std::int64_t max_context)
+      : pool_(&pool), max_context_(max_context), sequence_(std::make_unique<SequenceState>()) {
+    table_ = pool.within_budget([&] {
+      return ChargedArena<B>(pool.backend, pool.budget, "a page table",
+                             [&](Cursor& cursor) { cursor.take(addresses_, {1 + pool.layout.pages(max_context)}); });
     });
-    b.upload(page_table_.data(), pages.data(), pages.size() * sizeof pages[0]);
-    reset();
+    lay_out();
+    carry_from_.resize(pool.layout.sources.size());
+  }
+  State(State&& other) noexcept = default;
+  State& operator=(State&& other) noexcept {
+    State taken(std::move(other));
+    std::swap(pool_, taken.pool_);
+    std::swap(max_context_, taken.max_context_);
+    std::swap(sequence_, taken.sequence_);
+    std::swap(addresses_, taken.addresses_);
+    std::swap(table_, taken.table_);
+    std::swap(pages_, taken.pages_);
+    std::swap(block_, taken.block_);
+    std::swap(ring_from_, taken.ring_from_);
+    std::swap(carry_from_, taken.carry_from_);
+    return *this;
+  }
+  ~State() {
+    if (!sequence_) return;  // moved from
+    if (block_ != kNoPage) pool_->blocks.release(block_);
+    drop_pages(0);
   }
 
+  /// Another sequence that remembers the same. Both share all memory until one of them writes. Errors: out_of_memory.
+  State fork() const {
+    State copy(*pool_, max_context_);
+    copy.pages_.reserve(pages_.size());
+    for (const PageId page : pages_) {
+      pool_->pages.share(page);
+      copy.pages_.push_back(page);
+    }
+    if (block_ != kNoPage) {
+      pool_->blocks.share(block_);
+      copy.set_block(block_);
+    }
+    copy.upload_pages(0);
+    copy.sequence_->position = position();
+    copy.ring_from_ = ring_from_;
+    copy.carry_from_ = carry_from_;
+    return copy;
+  }
+
+  const CachePool<B>& pool() const { return *pool_; }
   SequenceState& sequence() { return *sequence_; }
   std::int64_t position() const { return sequence_->position; }
-  std::size_t bytes() const { return arena_.bytes(); }
+  std::int64_t max_context() const { return max_context_; }
+  const std::vector<PageId>& pages() const { return pages_; }
+  PageId block() const { return block_; }  ///< kNoPage before the first reserve()
+  std::int64_t table_bytes() const { return table_.bytes(); }
 
-  /// Forgets everything: position 0, no history. Cached rows need no clearing: nothing at or beyond `position` is read
-  /// before it is written.
-  void reset() {
-    sequence_->position = 0;
-    std::int32_t dead[kMaxNgram];
-    for (std::int32_t& d : dead) d = numerics::kEngramDead;
-    const Out<std::int32_t, 1>& history = sequence_->engram_history;
-    backend_->upload(history.data(), dead, static_cast<std::size_t>(history.size()) * sizeof dead[0]);
-  }
-
- private:
-  /// `pages` becomes the contents of the page table.
-  void layout(Cursor& cursor, const ModelConfig& c, const Limits& limits, std::vector<std::byte*>& pages) {
-    SequenceState& s = *sequence_;
-    s.rings.resize(static_cast<std::size_t>(c.layers));
-    s.sources.resize(c.kv_sources.size());
-    cursor.take(page_table_, {static_cast<std::int64_t>(s.rings.size() + 2 * s.sources.size())});
-    const auto take = [&](CacheRows& cache, CacheFormat format, std::int64_t rows, std::int64_t width) {
-      Out<std::byte, 1> page;
-      cursor.take(page, {rows * row_bytes(format, width)});
-      cache = {.format = format,
-               .rows = rows,
-               .width = width,
-               .pages = page_table_.rows(static_cast<std::int64_t>(pages.size()), 1),
-               .page_rows = std::max<std::int64_t>(rows, 1)};
-      pages.push_back(page.data());
-    };
-    for (CacheRows& ring : s.rings) take(ring, CacheFormat::window, c.window + limits.max_rows - 1, c.head_dim);
-    for (std::size_t i = 0; i < s.sources.size(); ++i) {
-      const std::int64_t ratio = c.ratios[static_cast<std::size_t>(c.kv_sources[i])];
-      take(s.sources[i].entries, CacheFormat::entry, limits.max_context / ratio, c.head_dim);
-      take(s.sources[i].index_keys, CacheFormat::index, limits.max_context / ratio, c.index_dim);
-      if (ratio == 1) continue;
-      cursor.take(s.sources[i].carry_kv, {ratio, c.head_dim});
-      cursor.take(s.sources[i].carry_gate, {ratio, c.head_dim});
+  /// Makes the block and the next `count` positions writable: the sequence's own. They must not exceed max_context().
+  /// Errors: out_of_memory; the sequence is as it was, with a block.
+  void reserve(std::int64_t count) {
+    DSV41_DCHECK(count >= 0 && position() + count <= max_context_);
+    const CacheLayout& layout = pool_->layout;
+    set_block(
+        pool_->within_budget([&] { return block_ == kNoPage ? pool_->blocks.acquire() : pool_->blocks.own(block_); }));
+    const std::size_t end = pages_of(position() + count), had = pages_.size(),
+                      full = pages_of(position() / layout.page_positions * layout.page_positions);
+    if (end > pages_.capacity()) pages_.reserve(std::max(end, 2 * pages_.capacity()));
+    std::size_t changed = end;  // the first one that is another page now
+    try {
+      for (std::size_t i = full; i < end; ++i) {
+        pool_->within_budget([&] {
+          if (i == pages_.size()) {
+            pages_.push_back(pool_->pages.acquire());
+          } else if (const PageId own = pool_->pages.own(pages_[i]); own != pages_[i]) {
+            pages_[i] = own;
+          } else {
+            return;
+          }
+          changed = std::min(changed, i);
+        });
+      }
+    } catch (...) {
+      drop_pages(had);
+      upload_pages(changed);
+      throw;
     }
-    if (!c.engram.layers.empty()) cursor.take(s.engram_history, {static_cast<std::int64_t>(c.engram.max_ngram) - 1});
+    upload_pages(changed);
   }
 
-  B* backend_;
-  std::unique_ptr<SequenceState> sequence_;  // segments point to it, so it does not move
-  Out<std::byte*, 1> page_table_;            // [caches] the one page of each
-  Arena<B> arena_;
-};
-
-/// Every buffer of a step, by name.
-struct ScratchViews {
-  Out<float, 3> streams;   // [rows, hc, dim]          residual streams
-  Out<float, 2> mix;       // [rows, (2 + hc) * hc]    pre, post and comb of the last seam
-  Out<float, 2> attn_in;   // [rows, dim]
-  Out<float, 2> attn_out;  // [rows, dim]
-  Out<float, 2> ffn_in;    // [rows, dim]
-  Out<float, 2> ffn_out;   // [rows, dim]
-  Out<float, 2> taps;      // [rows, taps * dim]       inputs of the draft stages; empty without a drafter
-  Out<float, 2> head_in;   // [rows, dim]
-  AttentionScratch attn;
-  CompressorScratch compressor;
-  IndexerScratch indexer;
-  Selection selection;
-  MoeScratch moe;
-  EngramScratch engram;
-
-  void layout(Cursor& cursor, const ModelConfig& c, const Limits& limits) {
-    const std::int64_t rows = limits.max_rows;
-    cursor.take(streams, {rows, c.hc, c.dim});
-    cursor.take(mix, {rows, c.mix_rows()});
-    for (Out<float, 2>* x : {&attn_in, &attn_out, &ffn_in, &ffn_out, &head_in}) cursor.take(*x, {rows, c.dim});
-    if (c.draft.stages > 0) cursor.take(taps, {rows, static_cast<std::int64_t>(c.draft.tap_layers.size()) * c.dim});
-    attn.layout(cursor, c, rows);
-    moe.layout(cursor, c.experts, c.topk, rows);
-    engram.layout(cursor, c, rows);
-    if (c.kv_sources.empty()) return;
-    compressor.layout(cursor, c, rows);
-    indexer.layout(cursor, c, rows);
-    cursor.take(selection.ids, {rows, c.index_topk});
-    cursor.take(selection.counts, {rows});
-    cursor.take(selection.scores, {limits.score_rows, limits.max_context});
-    if (c.candidate_source < 0) return;
-    cursor.take(selection.blocks, {rows, c.candidate_blocks});
-    cursor.take(selection.block_counts, {rows});
-    cursor.take(selection.block_scores,
-                {limits.score_rows, (limits.max_context + c.candidate_block - 1) / c.candidate_block});
+  /// The next `count` positions, reserved before, have been run through every layer.
+  void advance(std::int64_t count) {
+    overwrote(position() + count);
+    sequence_->position += count;
   }
 
-  /// The same buffers cut to a step of `n` rows.
-  ScratchViews first_rows(std::int64_t n) const { return rows(0, n); }
-
-  /// The buffers of rows [first, first + n) of a step.
-  ScratchViews rows(std::int64_t first, std::int64_t n) const {
-    ScratchViews out = *this;
-    out.streams = streams.rows(first, n);
-    out.mix = mix.rows(first, n);
-    for (Out<float, 2>* x : {&out.attn_in, &out.attn_out, &out.ffn_in, &out.ffn_out, &out.head_in})
-      *x = x->rows(first, n);
-    if (!taps.empty()) out.taps = taps.rows(first, n);
-    out.attn = attn.rows(first, n);
-    out.moe = moe.rows(first, n);
-    out.engram = engram.rows(first, n);
-    if (selection.ids.empty()) return out;
-    out.compressor = compressor.rows(first, n);
-    out.indexer = indexer.rows(first, n);
-    out.selection.ids = selection.ids.rows(first, n);
-    out.selection.counts = selection.counts.rows(first, n);
-    if (selection.blocks.empty()) return out;
-    out.selection.blocks = selection.blocks.rows(first, n);
-    out.selection.block_counts = selection.block_counts.rows(first, n);
-    return out;  // scores are workspace, not rows of the step
+  /// The rings and open groups hold rows of positions up to `end`, in whatever state.
+  void overwrote(std::int64_t end) {
+    ring_from_ = std::max(ring_from_, end - pool_->layout.ring_slots);
+    for (std::size_t i = 0; i < carry_from_.size(); ++i)
+      carry_from_[i] = std::max(carry_from_[i], end - pool_->layout.carries[i].slots);
   }
-};
 
-template <class B>
-class Scratch {
- public:
-  Scratch(B& b, const ModelConfig& config, const Limits& limits)
-      : arena_(b, [&](Cursor& cursor) { views_.layout(cursor, config, limits); }) {}
+  /// The rings and open groups hold nothing of use.
+  void spoiled() {
+    ring_from_ = kNever;
+    std::fill(carry_from_.begin(), carry_from_.end(), kNever);
+  }
 
-  const ScratchViews& views() const { return views_; }
-  std::size_t bytes() const { return arena_.bytes(); }
+  /// Rows of [first, position) have been run again and are all that rings hold; the open groups are whole (model/prefill.hpp, plan_replay).
+  void replayed(std::int64_t first) {
+    ring_from_ = std::max(first, position() - pool_->layout.ring_slots);
+    for (std::size_t i = 0; i < carry_from_.size(); ++i)
+      carry_from_[i] = position() - position() % pool_->layout.sources[i].ratio;
+  }
+
+  /// Whether the rings hold all window rows of positions from `first` on.
+  bool holds_rows(std::int64_t first) const { return first >= ring_from_; }
+
+  /// Whether the rings and open groups are those of a sequence of `position` tokens, which must not be ahead of the sequence.
+  bool intact(std::int64_t position) const {
+    if (position == 0) return true;
+    if (!holds_rows(std::max<std::int64_t>(0, position - pool_->config.window + 1))) return false;
+    for (std::size_t i = 0; i < carry_from_.size(); ++i) {
+      const std::int64_t open = position % pool_->layout.sources[i].ratio;
+      if (open > 0 && position - open < carry_from_[i]) return false;
+    }
+    return true;
+  }
+
+  /// Back to `position`, which must not be ahead of the sequence. Pages without a remaining token are given back.
+  void rewind(std::int64_t position) {
+    sequence_->position = position;
+    drop_pages(pages_of(position));
+    if (position == 0) ring_from_ = 0;  // whatever follows is written anew, and so is a group that begins here
+    for (std::size_t i = 0; i < carry_from_.size(); ++i) {
+      if (position % pool_->layout.sources[i].ratio == 0) carry_from_[i] = std::min(carry_from_[i], position);
+    }
+  }
+
+  /// Takes over pages and a block that were counted for it, as those of its first `position` tokens. kNoPage: rings and open groups are
+  /// not there. The sequence must be empty.
+  void adopt(std::vector<PageId> pages, PageId block, std::int64_t position) noexcept {
+    pages_ = std::move(pages);
+    upload_pages(0);
+    sequence_->position = position;
+    if (block == kNoPage) {
+      if (position > 0) spoiled();
+      return;
+    }
+    if (block_ != kNoPage) pool_->blocks.release(block_);
+    set_block(block);
+    replayed(std::max<std::int64_t>(0, position - pool_->config.window + 1));
+  }
+
+  /// First byte of a run of each_cache_run().
+  std::byte* data(const CacheRun& run) const {
+    return run.offset +
+           (run.page < 0 ? pool_->blocks.data(block_) : pool_->pages.data(pages_[static_cast<std::size_t>(run.page)]));
+  }
 
  private:
-  ScratchViews views_;
-  Arena<B> arena_;
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+  void lay_out() {
+    const CacheLayout& layout = pool_->layout;
+    const ModelConfig& c = pool_->config;
+    for (const std::int64_t ring : layout.rings) {
+      sequence_->rings.push_back({.format = CacheFormat::window,
+                                  .rows = layout.ring_slots,
+                                  .width = c.head_dim,
+                                  .pages = addresses_.rows(0, 1),
+                                  .page_rows = layout.ring_slots,
+                                  .offset = ring});
+    }
+    for (const PagedSource& source : layout.sources) {
+      const auto cache = [&](CacheFormat format, std::int64_t width, std::int64_t offset) {
+        return CacheRows{.format = format,
+                         .rows = max_context_ / source.ratio,
+                         .width = width,
+                         .pages = addresses_.rows(1, addresses_.extent(0) - 1),
+                         .page_rows = source.rows,
+                         .offset = offset};
+      };
+      sequence_->sources.push_back({.entries = cache(CacheFormat::entry, c.head_dim, source.entries),
+                                    .index_keys = cache(CacheFormat::index, c.index_dim, source.index_keys),
+                                    .carry_kv = {},
+                                    .carry_gate = {}});
+    }
+  }
+
+  std::size_t pages_of(std::int64_t positions) const {
+    return static_cast<std::size_t>(pool_->layout.pages(positions));
+  }
+
+  void set_block(PageId block) {
+    if (block == block_) return;
+    block_ = block;
+    std::byte* data = pool_->blocks.data(block);
+    pool_->backend.upload(addresses_.data(), &data, sizeof data);
+    for (std::size_t i = 0; i < carry_from_.size(); ++i) {
+      const BlockCarry& carry = pool_->layout.carries[i];
+      if (carry.slots == 0) continue;
+      const auto rows = [&](std::int64_t offset) {
+        return Out<float, 2>(reinterpret_cast<float*>(data + offset), {carry.slots, pool_->config.head_dim});
+      };
+      sequence_->sources[i].carry_kv = rows(carry.kv);
+      sequence_->sources[i].carry_gate = rows(carry.gate);
+    }
+  }
+
+  void drop_pages(std::size_t kept) noexcept {
+    while (pages_.size() > kept) {
+      pool_->pages.release(pages_.back());
+      pages_.pop_back();
+    }
+  }
+
+  /// Brings the addresses of pages from number `first` on into the table.
+  void upload_pages(std::size_t first) {
+    std::byte* data[64];
+    while (first < pages_.size()) {
+      const std::size_t count = std::min(std::size(data), pages_.size() - first);
+      for (std::size_t i = 0; i < count; ++i) data[i] = pool_->pages.data(pages_[first + i]);
+      pool_->backend.upload(addresses_.data() + 1 + first, data, count * sizeof data[0]);
+      first += count;
+    }
+  }
+
+  CachePool<B>* pool_;
+  std::int64_t max_context_;
+  std::unique_ptr<SequenceState> sequence_;  // segments point to it, so it does not move
+  Out<std::byte*, 1> addresses_;             // page table: of the block, then of the pages
+  ChargedArena<B> table_;
+  std::vector<PageId> pages_;  // as many as hold positions, and those reserved
+  PageId block_ = kNoPage;
+  std::int64_t ring_from_ = 0;            // rows of older positions are not in the rings
+  std::vector<std::int64_t> carry_from_;  // likewise the open groups' rows, per source
 };
 
 }  // namespace dsv41

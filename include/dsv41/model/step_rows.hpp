@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "dsv41/core/view.hpp"
-#include "dsv41/model/state.hpp"
+#include "dsv41/model/scratch.hpp"
 #include "dsv41/modules/sequence.hpp"
 
 namespace dsv41 {
@@ -26,6 +26,7 @@ class StepRows {
               .image = batch.image.rows(first, count_),
               .image_rows = {},  // read by the embedding only, which runs every row
               .positions = batch.positions.rows(first, count_),
+              .history = {},  // read by the hash only, which runs every row; it ends before the step's first one
               .segments = {&segment_, 1}};
   }
   StepRows(const StepRows&) = delete;  // the batch points to the segment

@@ -13,20 +13,20 @@
 
 namespace dsv41 {
 
-/// Caches of one kv source.
+/// Caches of one kv source. The carries hold the tokens of the open group and, for going back, of groups before it: position p in slot
+/// p % slots, slots a multiple of ratio; at ratio 1 they are empty.
 struct SourceCache {
   CacheRows entries;         // [max_context / ratio, head_dim]   compressed KV, rotated and packed
   CacheRows index_keys;      // [max_context / ratio, index_dim]  index keys, likewise
-  Out<float, 2> carry_kv;    // [ratio, head_dim]                 tokens of the open group; empty at ratio 1
-  Out<float, 2> carry_gate;  // [ratio, head_dim]
+  Out<float, 2> carry_kv;    // [slots, head_dim]
+  Out<float, 2> carry_gate;  // [slots, head_dim]
 };
 
 /// One sequence. `position` tokens have been committed.
 struct SequenceState {
   std::int64_t position = 0;
-  std::vector<CacheRows> rings;         // per layer [window + max_rows - 1, head_dim]; position p in slot p % slots
-  std::vector<SourceCache> sources;     // per kv source
-  Out<std::int32_t, 1> engram_history;  // [max_ngram - 1] compressed ids, oldest first, -1 = dead or before the start
+  std::vector<CacheRows> rings;      // per layer [window + room, head_dim]; position p in slot p % slots
+  std::vector<SourceCache> sources;  // per kv source
   std::vector<Out<float, 3>>
       convolution_rings;  // per Engram layer [slots, hc, dim]; none without the paper's convolution
 };
@@ -46,6 +46,8 @@ struct Batch {
   In<std::uint8_t, 1> image;      // [rows]  not zero: a token of an image span
   In<float, 2> image_rows;        // [n, dim] embeddings of the first n image tokens; may be empty
   In<std::int64_t, 1> positions;  // [rows]
+  In<std::int32_t, 2> history;    // [segments, max_ngram - 1] token ids before each one's first row, oldest first,
+                                  // negative: of an image span or before the start; empty without Engram layers
   std::span<const Segment> segments;
 
   std::int64_t rows() const { return ids.extent(0); }

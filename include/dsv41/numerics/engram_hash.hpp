@@ -298,15 +298,26 @@ inline EngramHashView view_of(const EngramLayerLayout& layer) noexcept {
           static_cast<int>(layer.primes.size()) / (max_ngram - 1)};
 }
 
-/// Marks an entry of a history as outside the text: image spans and padding.
+/// Marks an entry of a history as outside the text: image spans, padding, and what would lie before the start.
 inline constexpr std::int32_t kEngramDead = -1;
+
+/// The history that a sequence's next token looks back on.
+///
+/// Shapes: tokens [count] the ids so far, negative where dead; history [size], oldest first.
+DSV41_HD inline void engram_history(const std::int32_t* tokens, std::int64_t count, std::int64_t size,
+                                    std::int32_t* history) noexcept {
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::int64_t at = count - size + i;
+    history[i] = at < 0 ? kEngramDead : tokens[at];
+  }
+}
 
 /// Fills the look-back window of the last entry of a history.
 ///
 /// Shapes: history [count] compressed ids, oldest first, kEngramDead where dead; look [max_ngram], current token first.
 /// Rules:  the first dead slot or the start of the sequence turns itself and everything older into pad_id, also when
 ///         the current token is the dead one. A history cut to its last max_ngram entries gives the same window, so a
-///         chunked run carries max_ngram - 1 entries.
+///         step needs the max_ngram - 1 entries before it and no others.
 DSV41_HD inline void engram_look_back(const std::int32_t* history, std::int64_t count, std::int64_t pad_id,
                                       int max_ngram, std::int64_t* look) noexcept {
   bool open = true;

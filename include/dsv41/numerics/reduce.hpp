@@ -35,7 +35,7 @@ DSV41_HD inline double dot(const float* a, const float* b, std::int64_t count) {
 /// Largest of x[0], x[stride], .. x[(count - 1) * stride]; NaN is passed over; -infinity when nothing is left.
 DSV41_HD inline float largest(const float* x, std::int64_t count, std::int64_t stride = 1) {
   float top = -std::numeric_limits<float>::infinity();
-  for (std::int64_t i = 0; i < count; ++i) top = std::fmax(top, x[i * stride]);
+  for (std::int64_t i = 0; i < count; ++i) top = x[i * stride] > top ? x[i * stride] : top;  // std::fmax is a call
   return top;
 }
 

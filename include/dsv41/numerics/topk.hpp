@@ -25,7 +25,7 @@ class BestK {
 
   DSV41_HD void offer(std::int32_t idx) {
     const float s = score_(idx);
-    if (!(s > -std::numeric_limits<float>::infinity()) || limit_ == 0) return;
+    if (!(s >= floor_) || limit_ == 0) return;  // where most of a long row's end
     if (count_ < limit_) {
       ids_[count_] = idx;
       for (std::int64_t at = count_++; at > 0 && worse(ids_[at], ids_[(at - 1) / 2]); at = (at - 1) / 2)
@@ -34,6 +34,7 @@ class BestK {
       ids_[0] = idx;
       sink(count_);
     }
+    if (count_ == limit_) floor_ = score_(ids_[0]);
   }
 
   /// Orders the kept indices best first; nothing may be offered afterwards. Returns how many there are.
@@ -65,6 +66,7 @@ class BestK {
   std::int64_t limit_;
   const Score& score_;
   std::int64_t count_ = 0;
+  float floor_ = std::numeric_limits<float>::lowest();  // what scores less than this, or NaN, is not kept
 };
 
 }  // namespace dsv41::numerics

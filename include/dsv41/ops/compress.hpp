@@ -11,10 +11,12 @@
 namespace dsv41::ops {
 
 /// Per channel, a softmax of the gate over the group's tokens weighs their projections. Groups are aligned to absolute positions; the
-/// tokens of an incomplete group wait in the carry, slot position % ratio, so any split into calls gives the same latents.
+/// tokens of an incomplete group wait in the carry, so any split into calls gives the same latents. The carry is a ring: the row of
+/// position p is slot p % slots, and a group never wraps. So a sequence may go back to any position whose group the ring still holds:
+/// what comes then overwrites rows at their own positions.
 ///
-/// Shapes:  kv, gate [tokens, width] f32; carry_kv, carry_gate [ratio, width] f32, updated; latent [groups, width] f32 with
-///          groups = (first_position + tokens) / ratio - first_position / ratio.
+/// Shapes:  kv, gate [tokens, width] f32; carry_kv, carry_gate [slots, width] f32, updated, slots a positive multiple of ratio;
+///          latent [groups, width] f32 with groups = (first_position + tokens) / ratio - first_position / ratio.
 /// Layout:  unit inner stride; kv, gate, the carries and latent may not alias each other.
 /// Rules:   float32 in ascending position, each probability divided before it weighs; deployed: the pooled latent is rounded to
 ///          bfloat16, its inputs are not.
@@ -28,16 +30,18 @@ struct Compress {
   Out<float, 2> carry_gate;
   Out<float, 2> latent;
   std::int64_t first_position = 0;
+  std::int64_t ratio = 0;  ///< tokens of a group
   Numeric numeric = Numeric::exact;
 
   void check() const {
-    const std::int64_t tokens = kv.extent(0), width = kv.extent(1), ratio = carry_kv.extent(0);
-    expect(name, ratio > 0, "carry_kv", "at least one row", ratio);
+    const std::int64_t tokens = kv.extent(0), width = kv.extent(1), slots = carry_kv.extent(0);
+    expect(name, ratio > 0, "ratio", "at least 1", ratio);
+    expect(name, slots > 0 && slots % ratio == 0, "carry_kv", "rows of whole groups", slots);
     expect_position(name, first_position);
     expect_unit_stride(name, "kv", kv);
     expect(name, "gate", gate, {tokens, width});
-    expect(name, "carry_kv", carry_kv, {ratio, width});
-    expect(name, "carry_gate", carry_gate, {ratio, width});
+    expect(name, "carry_kv", carry_kv, {slots, width});
+    expect(name, "carry_gate", carry_gate, {slots, width});
     expect(name, "latent", latent, {(first_position + tokens) / ratio - first_position / ratio, width});
   }
 };

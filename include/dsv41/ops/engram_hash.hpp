@@ -11,12 +11,14 @@
 
 namespace dsv41::ops {
 
-/// Rows of every Engram layer for consecutive tokens of one sequence; the history carries over from call to call.
+/// Rows of every Engram layer for consecutive tokens of one sequence. Nothing carries over from call to call: what stood before the
+/// first token comes with the call.
 ///
-/// Shapes:  ids [tokens] i32; image [tokens] u8 (not zero: a dead token); token_map [vocab] i32; history [max_ngram - 1] i32, oldest
-///          first, -1 = dead or before the start, updated; table_rows [layers, tokens, columns] i64.
+/// Shapes:  ids [tokens] i32; image [tokens] u8 (not zero: a dead token); token_map [vocab] i32; history [max_ngram - 1] i32, token ids
+///          before the first one, oldest first, negative = dead or before the start (a shorter one ends at the start); table_rows
+///          [layers, tokens, columns] i64.
 /// Rules:   architecture.md 7: a look-back stops at the start and at a dead token; it and everything older hash as `pad`. 64 bits.
-///          An id outside the map is an error at sync().
+///          Ids of the history go through the map like the others. An id outside the map is an error at sync().
 /// Match:   exact.
 /// Source:  architecture.md 7, checkpoint.md 4.5.
 struct EngramHash {
@@ -26,7 +28,7 @@ struct EngramHash {
   In<std::int32_t, 1> token_map;
   std::span<const numerics::EngramHashView> layers;
   std::int64_t pad = 0;  ///< compressed id
-  Out<std::int32_t, 1> history;
+  In<std::int32_t, 1> history;
   Out<std::int64_t, 3> table_rows;
 
   void check() const {

@@ -29,6 +29,7 @@ enum class CandidateUse : std::uint8_t {
 ///          A block scores its largest visible entry; the block of the newest visible entry is always kept, before any other and
 ///          whatever they score; blocks without a visible entry never are. Fewer than topk entries inside the blocks: only those.
 ///          A block id without visible entries, negative ones included, gives none.
+///          Limited: only pages that hold visible candidate entries are used, only those entries' scores written.
 ///          Deployed: w, each q.k, each weighted term and the sum are rounded to bfloat16.
 /// Match:   ids and blocks exact where scores are not tied in their last bits.
 /// Cost:    tokens * visible * heads * width multiply-adds (limited: candidate entries only); no allocation.

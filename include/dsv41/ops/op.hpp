@@ -45,8 +45,8 @@ concept Runs = requires(B& b, const Op& op) {
 };
 
 /// Memory in the backend's space, and the only ways across. prepare makes room for the workspaces of any step of this many rows, so
-/// that a step never allocates. An upload has taken its source when it returns; download waits for the queue first. prepare, allocate,
-/// download and sync throw Error.
+/// that a step never allocates. An upload has taken its source when it returns; a copy goes from the backend's memory into it, in its turn
+/// in the queue; download waits for the queue first. prepare, allocate, download and sync throw Error.
 template <class B>
 concept Allocates = requires(B& b, void* to, const void* from, std::size_t bytes, const ModelConfig& config,
                              std::int64_t rows) {
@@ -55,6 +55,8 @@ concept Allocates = requires(B& b, void* to, const void* from, std::size_t bytes
   { b.release(to) }
   noexcept;
   { b.upload(to, from, bytes) }
+  noexcept;
+  { b.copy(to, from, bytes) }
   noexcept;
   {b.download(to, from, bytes)};
   {b.sync()};

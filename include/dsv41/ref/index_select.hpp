@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "dsv41/numerics/index_score.hpp"
 #include "dsv41/numerics/packed.hpp"
 #include "dsv41/numerics/reduce.hpp"
 #include "dsv41/numerics/topk.hpp"
 #include "dsv41/ops/index_select.hpp"
+#include "dsv41/ref/packed_query.hpp"
 
 namespace dsv41::ref {
 
@@ -40,25 +42,51 @@ inline void publish_blocks(const ops::IndexSelect& op, std::int64_t t, std::int6
   op.block_counts[t] = others + 1;
 }
 
-/// One decoded key.
+/// One unpacked key, the products of a run, and the tables of a query.
 inline std::size_t workspace_floats(const ops::IndexSelect& op) {
-  return static_cast<std::size_t>(op.q.extent(2));
+  const std::int64_t heads = op.q.extent(1), width = op.q.extent(2);
+  const std::int64_t tables =
+      PackedQuery::packs(op.keys.format, width) ? PackedQuery::workspace_floats(heads, width) : 0;
+  return static_cast<std::size_t>(width + heads * kIndexRun + tables);
 }
 
-/// `key`: workspace_floats(op) floats.
-inline void run(const ops::IndexSelect& op, float* key) {
+/// products[h * kIndexRun + i] = q_h . key (first + i); `key`: room for one.
+inline void unpacked_products(In<float, 2> q, const CacheRows& keys, std::int64_t first, std::int64_t count, float* key,
+                              float* products) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    numerics::load_row(keys, first + i, key);
+    for (std::int64_t h = 0; h < q.extent(0); ++h)
+      products[h * kIndexRun + i] = static_cast<float>(numerics::dot(q.row(h).data(), key, q.extent(1)));
+  }
+}
+
+/// `workspace`: workspace_floats(op) floats. Keys are scored in runs of at most kIndexRun that lie in one page.
+inline void run(const ops::IndexSelect& op, float* workspace) {
+  const std::int64_t heads = op.q.extent(1), width = op.q.extent(2);
+  float* key = workspace;
+  float* products = key + width;
   for (std::int64_t t = 0; t < op.q.extent(0); ++t) {
     const std::int64_t visible = (op.first_position + t + 1) / op.ratio;
     const In<float, 2> q = op.q.row(t);
+    std::optional<PackedQuery> packed;
     float* scores = op.scores.row(t % op.scores.extent(0)).data();
     const auto score = [scores](std::int32_t e) { return scores[e]; };
     op.counts[t] = keep_best(op.ids.row(t), score, [&](auto& best) {
       auto offer_range = [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t e = std::max<std::int64_t>(first, 0); e < std::min(last, visible); ++e) {
-          numerics::load_row(op.keys, e, key);
-          scores[e] = numerics::index_score(op.numeric, q.data(), q.extent(0), q.stride(0), key, q.extent(1),
-                                            op.weights.row(t).data(), op.weight_scale);
-          best.offer(static_cast<std::int32_t>(e));
+        last = std::min(last, visible);
+        if (!packed && last > first && PackedQuery::packs(op.keys.format, width))
+          packed.emplace(q, products + heads * kIndexRun);  // only for a query that has keys to score
+        for (std::int64_t e = std::max<std::int64_t>(first, 0), count; e < last; e += count) {
+          count = std::min({kIndexRun, last - e, op.keys.page_rows - e % op.keys.page_rows});
+          const std::byte* rows = op.keys.row(e);
+          if (packed && packed->ready() && packed->exact(rows, count)) {
+            packed->products(rows, count, products);
+          } else {
+            unpacked_products(q, op.keys, e, count, key, products);
+          }
+          numerics::index_scores(op.numeric, products, heads, kIndexRun, count, op.weights.row(t).data(),
+                                 op.weight_scale, scores + e);
+          for (std::int64_t i = 0; i < count; ++i) best.offer(static_cast<std::int32_t>(e + i));
         }
       };
       if (op.candidates != ops::CandidateUse::limited) return offer_range(0, visible);

@@ -38,7 +38,7 @@ namespace dsv41 {
 class RefBackend {
  public:
   /// Runs the op at once. An op that needs more workspace than prepare() foresaw grows it. Should that fail, or should an op hold an
-  /// index that leads outside what it indexes, the op is skipped and sync() throws.
+  /// index that leads outside what it indexes, or name a page that is not there, the op is skipped and sync() throws.
   template <class Op>
   void run(const Op& op) noexcept {
     if constexpr (requires { ref::index_fault(op); }) {
@@ -64,7 +64,8 @@ class RefBackend {
                                          .ids = {nullptr, {1, c.index_topk}},
                                          .counts = {nullptr, {1}},
                                          .window = c.window};
-    const ops::IndexSelect select{.q = {nullptr, {1, c.index_heads, c.index_dim}}};
+    const ops::IndexSelect select{.q = {nullptr, {1, c.index_heads, c.index_dim}},
+                                  .keys = {.format = CacheFormat::index}};
     grow(std::max({static_cast<std::size_t>(rows * widest), ref::workspace_floats(experts),
                    ref::workspace_floats(attention), ref::workspace_floats(select)}));
     sync();
@@ -80,18 +81,13 @@ class RefBackend {
   void upload(void* to, const void* from, std::size_t bytes) noexcept {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
+  void copy(void* to, const void* from, std::size_t bytes) noexcept { upload(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) {
     sync();
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
   void sync() {
-    if (fault_) {
-      const ref::IndexFault f = std::exchange(fault_, ref::IndexFault{});
-      throw Error(Errc::invalid_argument, std::string(f.op) + ": " + std::string(f.field) + " holds " +
-                                              std::to_string(f.got) + ", expected at least " +
-                                              std::to_string(std::max<std::int64_t>(f.first, -1)) + " and less than " +
-                                              std::to_string(f.end));
-    }
+    if (fault_) throw Error(Errc::invalid_argument, std::exchange(fault_, ref::IndexFault{}).text());
     if (lost_floats_ == 0) return;
     const std::size_t floats = std::exchange(lost_floats_, 0);
     throw Error(Errc::out_of_memory, "ref: cannot allocate a workspace of " + std::to_string(floats) + " floats");

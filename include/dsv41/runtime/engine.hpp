@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Engine: a model on a backend. Session: one sequence on an engine. The only place where results come back to the host, and the one
-// virtual boundary: below it a step is statically bound.
+// Engine: a model on a backend, and the memory of its sessions. The only place where results come back to the host, and the one virtual
+// boundary: below it a step is statically bound.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,38 @@
 #include <string>
 
 #include "dsv41/core/numeric.hpp"
-#include "dsv41/core/view.hpp"
 #include "dsv41/model/prefill.hpp"
 #include "dsv41/runtime/model_folder.hpp"
+#include "dsv41/runtime/session.hpp"
 
 namespace dsv41::runtime {
 
 struct EngineOptions {
   std::string backend = "ref";  ///< "ref": the plain CPU reference, one thread
   Numeric numeric = Numeric::exact;
-  std::int64_t max_context = 4096;  ///< positions of a session: its caches are allocated for them up front
-  std::int64_t max_rows = 256;      ///< rows of a step; longer inputs run in several, with identical results
+  std::int64_t max_context = 4096;  ///< positions of a session; its memory grows with its tokens
+  std::int64_t max_rows = 256;      ///< rows of a step, over all its sessions; longer inputs run in several
   Prefill prefill = Prefill::full;  ///< how an append() of more than one window runs; full where the schedule refuses
+  std::int64_t room = 8;  ///< positions that window rings hold beyond the window; at least the length of a draft
+  std::int64_t cache_bytes =
+      0;  ///< hard limit of the memory of all sessions and the prefix cache; 0: the backend's memory
+  std::int64_t prefix_bytes = 0;  ///< of these, what the prefix cache may hold; 0, or no kv sources: there is none
 };
 
-/// Which rows of an append() give logits.
-enum class LogitRows : std::uint8_t {
-  last,  ///< the last token's only
-  all,   ///< every token's; at most max_rows tokens a call
+/// One session's part of a step over several.
+struct SessionFeed {
+  Session* session = nullptr;
+  Feed feed;
 };
 
-/// Is told after each step of an append() how many of its tokens are through. What it throws ends the append() half way.
-class StepListener {
- public:
-  virtual void step_done(std::int64_t tokens) = 0;
-
- protected:
-  ~StepListener() = default;
+/// Bytes in the backend's memory that caches take.
+struct EngineMemory {
+  std::int64_t used_bytes = 0;    ///< of all sessions and the prefix cache, free pages of slabs included
+  std::int64_t limit_bytes = 0;   ///< EngineOptions::cache_bytes
+  std::int64_t prefix_bytes = 0;  ///< what the prefix cache holds
 };
 
-class Session;
-
-/// Runs one step at a time; sessions of an engine may be used in turn from one thread. The folder must outlive it.
+/// Runs one step at a time; an engine and its sessions may be used from one thread at a time. The folder must outlive it.
 class Engine {
  public:
   /// Errors: unsupported (unknown backend), invalid_argument (options), format (token map against config), out_of_memory.
@@ -54,6 +54,13 @@ class Engine {
   /// Errors: out_of_memory.
   Session open_session();
 
+  /// Feeds several sessions, each once, in common steps: any lengths, any numbers of tokens. For each it is append(), to the bit.
+  ///
+  /// Rules:   rows fill steps in the order of `feeds`; a prompt whose layers skip rows (EngineOptions::prefill) has steps of its own.
+  /// Errors:  those of append(), and invalid_argument for a session that is given twice or belongs to another engine. Nothing has run
+  ///          when it is one of input or memory.
+  void step(std::span<const SessionFeed> feeds, const StepControl& control = {});
+
   const ModelConfig& config() const noexcept;
   const EngineOptions& options() const noexcept;
 
@@ -64,50 +71,14 @@ class Engine {
   /// What the results of this engine's sessions are: "exact" or "deployed", and ", bounded replay" behind it in that mode.
   const std::string& numeric_class() const noexcept;
 
+  EngineMemory memory() const noexcept;
+
  private:
   friend class Session;
   class Impl;
   template <class B>
   class On;
   std::shared_ptr<Impl> impl_;
-};
-
-/// One sequence. Keeps its engine alive; the engine's folder must outlive it too. A moved-from session may only be assigned to.
-class Session {
- public:
-  ~Session();
-  Session(Session&&) noexcept;
-  Session& operator=(Session&&) noexcept;
-
-  /// Feeds tokens at the current position. To the engine's prefill mode each call is a prompt of its own: its last rows run every layer.
-  ///
-  /// Shapes:  ids [n]; image empty or [n], not zero marks a token of an image span; image_rows empty or [m, dim] f32, the embeddings of
-  ///          the first m image tokens (empty: their own embeddings stand).
-  /// Rules:   results do not depend on the caller's rounding or flush-to-zero modes, which are as before on return.
-  /// Errors:  invalid_argument: no tokens, an id outside [0, vocab), views of other lengths, more than max_rows with
-  ///          LogitRows::all, more than a window with it in a mode that skips rows (case B95: they have no logits), or an
-  ///          earlier append() that failed half way; out_of_memory: the context would exceed max_context, or logits find no
-  ///          memory. The session is then as it was. device, and what the listener throws: it needs reset().
-  void append(std::span<const std::int32_t> ids, LogitRows rows = LogitRows::last,
-              std::span<const std::uint8_t> image = {}, In<float, 2> image_rows = {}, StepListener* listener = nullptr);
-
-  /// Logits [rows, vocab] f32 of the last append(), valid until the next call.
-  In<float, 2> logits() const noexcept;
-
-  /// Rows of the last append() whose attention and experts each layer ran [layers]; before the first: none.
-  std::span<const std::int64_t> rows_per_layer() const noexcept;
-
-  /// Tokens fed so far.
-  std::int64_t position() const noexcept;
-
-  /// Back to an empty sequence.
-  void reset();
-
- private:
-  friend class Engine;
-  class Impl;
-  explicit Session(std::unique_ptr<Impl> impl) noexcept;
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace dsv41::runtime

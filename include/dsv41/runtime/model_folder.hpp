@@ -30,6 +30,9 @@ struct ModelFolder {
   ///         format when the tokenizer has more tokens than the config's vocabulary, or fewer and Engram layers hash them, or its map
   ///         has another digest than options.map_digest: a tokenizer of equal sizes may still number other texts.
   static ModelFolder open(const std::filesystem::path& folder, const FolderOptions& options = {});
+
+  /// Of what the results of token ids follow from: checkpoint.fingerprint() and the token map. Errors and cost as there.
+  Fingerprint fingerprint() const;
 };
 
 }  // namespace dsv41::runtime

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
 // Attention over one latent KV head: projections, the window ring, and the mix of window and selected entries. Rows 3, 4a and 5b of
-// docs/token_path.md; the compressor runs behind remember(), the indexer before attend().
+// docs/token_path.md; compressor and indexer run between the projections and attend().
 #pragma once
 
-#include <span>
+#include <algorithm>
+#include <cstdint>
 
 #include "dsv41/core/arena.hpp"
 #include "dsv41/core/config.hpp"
@@ -63,40 +64,38 @@ class Attention {
     b.run(ops::Rope{.x = by_head(t.q), .positions = batch.positions, .frequencies = frequencies_, .numeric = numeric_});
   }
 
-  /// t.kv -> each sequence's window ring of `layer`.
+  /// t.kv of the segment's rows -> its window ring of `layer`: the last rows, as many as the ring keeps.
   template <ops::Backend B>
-  void remember(B& b, std::span<const Segment> segments, std::size_t layer, const AttentionScratch& t) const noexcept {
-    for (const Segment& s : segments) {
-      const CacheRows& ring = s.state->rings[layer];
-      b.run(ops::CacheAppend{.rows = t.kv.rows(s.first_row, s.rows),
-                             .frequencies = frequencies_,
-                             .cache = ring,
-                             .first_position = s.first_position,
-                             .first_slot = s.first_position % ring.rows,
-                             .numeric = numeric_});
-    }
+  void remember(B& b, const Segment& s, std::size_t layer, const AttentionScratch& t) const noexcept {
+    const CacheRows& ring = s.state->rings[layer];
+    const std::int64_t kept = std::min(s.rows, ring.rows), first = s.first_position + s.rows - kept;
+    b.run(ops::CacheAppend{.rows = t.kv.rows(s.first_row + s.rows - kept, kept),
+                           .frequencies = frequencies_,
+                           .cache = ring,
+                           .first_position = first,
+                           .first_slot = first % ring.rows,
+                           .numeric = numeric_});
   }
 
-  /// t.q over the window and, where `source` >= 0, the selected entries of that source -> y [rows, dim]. Window rows before position
-  /// `first_visible` are not seen.
+  /// t.kv -> each sequence's window ring of `layer`; t.q over the window and, where `source` >= 0, the selected entries of that source
+  /// -> y [rows, dim]. Window rows before position `first_visible` are not seen.
+  ///
+  /// A ring has `window` slots or more, in any number. A row takes the slot of the row ring.rows positions before it, which the queries
+  /// of window - 1 positions behind that one still read. So rows go in and are attended piece by piece, ring.rows - window + 1 at a time.
   template <ops::Backend B>
   void attend(B& b, const Batch& batch, std::size_t layer, std::int32_t source, const Selection& selection,
               const AttentionScratch& t, Out<float, 2> y, std::int64_t first_visible = 0) const noexcept {
     for (const Segment& s : batch.segments) {
-      ops::SparseAttention op{.q = by_head(t.q).rows(s.first_row, s.rows),
-                              .ring = s.state->rings[layer],
-                              .sink = weights_.sink,
-                              .out = by_head(t.mixed).rows(s.first_row, s.rows),
-                              .first_position = s.first_position,
-                              .first_visible = first_visible,
-                              .window = window_,
-                              .numeric = numeric_};
-      if (source >= 0) {
-        op.entries = s.state->sources[static_cast<std::size_t>(source)].entries;
-        op.ids = selection.ids.rows(s.first_row, s.rows);
-        op.counts = selection.counts.rows(s.first_row, s.rows);
+      const std::int64_t most = s.state->rings[layer].rows - window_ + 1;
+      DSV41_DCHECK(most > 0);
+      for (std::int64_t done = 0; done < s.rows; done += most) {
+        const Segment piece{.state = s.state,
+                            .first_row = s.first_row + done,
+                            .rows = std::min(most, s.rows - done),
+                            .first_position = s.first_position + done};
+        remember(b, piece, layer, t);
+        mix(b, piece, layer, source, selection, t, first_visible);
       }
-      b.run(op);
     }
     b.run(ops::Rope{.x = by_head(t.mixed),
                     .positions = batch.positions,
@@ -113,6 +112,26 @@ class Attention {
   }
 
  private:
+  /// t.q of the segment's rows over what its caches hold -> t.mixed, still rotated.
+  template <ops::Backend B>
+  void mix(B& b, const Segment& s, std::size_t layer, std::int32_t source, const Selection& selection,
+           const AttentionScratch& t, std::int64_t first_visible) const noexcept {
+    ops::SparseAttention op{.q = by_head(t.q).rows(s.first_row, s.rows),
+                            .ring = s.state->rings[layer],
+                            .sink = weights_.sink,
+                            .out = by_head(t.mixed).rows(s.first_row, s.rows),
+                            .first_position = s.first_position,
+                            .first_visible = first_visible,
+                            .window = window_,
+                            .numeric = numeric_};
+    if (source >= 0) {
+      op.entries = s.state->sources[static_cast<std::size_t>(source)].entries;
+      op.ids = selection.ids.rows(s.first_row, s.rows);
+      op.counts = selection.counts.rows(s.first_row, s.rows);
+    }
+    b.run(op);
+  }
+
   Out<float, 3> by_head(Out<float, 2> rows) const { return rows.reshaped<3>({rows.extent(0), heads_, head_dim_}); }
 
   AttentionWeights weights_;

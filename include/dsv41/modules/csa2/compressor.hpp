@@ -57,6 +57,7 @@ class Compressor {
                             .carry_gate = cache.carry_gate,
                             .latent = t.latent.rows(completed, groups),
                             .first_position = s.first_position,
+                            .ratio = ratio_,
                             .numeric = numeric_});
       }
       completed += groups;

@@ -61,9 +61,11 @@ class EngramHasher {
     }
   }
 
-  /// table_rows [engram layers, batch rows, columns] i64; advances each sequence's history.
+  /// table_rows [engram layers, batch rows, columns] i64; segment i looks back on row i of the batch's history.
   template <ops::Backend B>
   void forward(B& b, const Batch& batch, Out<std::int64_t, 3> table_rows) const noexcept {
+    DSV41_DCHECK(batch.segments.empty() || batch.history.extent(1) + 1 == views_[0].max_ngram);
+    std::int64_t i = 0;
     for (const Segment& s : batch.segments) {
       const Out<std::int64_t, 3> own(table_rows.data() + s.first_row * table_rows.stride(1),
                                      {table_rows.extent(0), s.rows, table_rows.extent(2)},
@@ -73,7 +75,7 @@ class EngramHasher {
                             .token_map = token_map_,
                             .layers = views_,
                             .pad = pad_,
-                            .history = s.state->engram_history,
+                            .history = batch.history.row(i++),
                             .table_rows = own});
     }
   }
