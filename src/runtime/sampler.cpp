@@ -11,6 +11,7 @@
 #include <string>
 
 #include "dsv41/core/error.hpp"
+#include "dsv41/numerics/draw.hpp"
 #include "dsv41/numerics/rng.hpp"
 
 namespace dsv41::runtime {
@@ -42,14 +43,7 @@ double sum(std::span<const double> values) {
 
 /// argmax of a row without NaN.
 std::int32_t likeliest(In<float, 1> logits) {
-  std::int64_t best = -1;
-  float largest = -std::numeric_limits<float>::infinity();
-  for (std::int64_t i = 0; i < logits.extent(0); ++i) {
-    if (logits[i] > largest) {
-      best = i;
-      largest = logits[i];
-    }
-  }
+  const std::int64_t best = numerics::argmax(logits.data(), logits.extent(0));
   if (best < 0) refuse("none of the " + std::to_string(logits.extent(0)) + " logits is above -inf");
   return static_cast<std::int32_t>(best);
 }
@@ -91,7 +85,8 @@ std::span<const double> Sampler::probabilities(In<float, 1> logits) {
 
 std::int32_t Sampler::sample(In<float, 1> logits, std::int64_t position) {
   const auto block = numerics::random_block(options_.seed, position, numerics::Purpose::sample);
-  return draw(law(logits, position - 1), numerics::uniform_below_one(block));
+  const std::span<const double> p = law(logits, position - 1);
+  return static_cast<std::int32_t>(numerics::draw(p.data(), vocab(), numerics::uniform_below_one(block)));
 }
 
 /// probabilities() of the row behind the token at `position`.
@@ -108,17 +103,13 @@ std::span<const double> Sampler::law(In<float, 1> logits, std::int64_t position)
   }
   weigh(logits, top);
   filter(logits);
-  const double total = sum(weights_);
-  for (double& w : weights_) w /= total;
+  numerics::normalise(weights_.data(), vocab());
   return weights_;
 }
 
-/// The largest logit weighs 1 exactly, also when it is infinite; so no sum can be zero, infinite or NaN.
 void Sampler::weigh(In<float, 1> logits, std::int32_t top) {
-  const double largest = static_cast<double>(logits[top]);
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    const double logit = static_cast<double>(logits[static_cast<std::int64_t>(i)]);
-    weights_[i] = logit == largest ? 1.0 : std::exp((logit - largest) / options_.temperature);
+    weights_[i] = numerics::softmax_weight(logits[static_cast<std::int64_t>(i)], logits[top], options_.temperature);
   }
 }
 
@@ -171,18 +162,6 @@ std::size_t Sampler::nucleus(In<float, 1> logits) {
 std::int32_t argmax(In<float, 1> logits) {
   check_logits(logits);
   return likeliest(logits);
-}
-
-std::int32_t draw(std::span<const double> probabilities, double u) noexcept {
-  double running = 0;
-  std::size_t last = 0;
-  for (std::size_t i = 0; i < probabilities.size(); ++i) {
-    if (!(probabilities[i] > 0)) continue;
-    running += probabilities[i];
-    last = i;
-    if (u < running) break;
-  }
-  return static_cast<std::int32_t>(last);
 }
 
 }  // namespace dsv41::runtime

@@ -80,8 +80,8 @@ struct Bench {
   /// q (rotated) and kv (normed) of the rows.
   std::pair<std::vector<float>, std::vector<float>> project(const Array<float, 2>& x) {
     const In<float, 2> rows = memory.put(x);
-    attention().project_kv(backend, rows, scratch);
-    attention().project_queries(backend, rows, batch(), scratch);
+    attention().project_kv(backend, rows, scratch.kv);
+    attention().project_queries(backend, rows, batch().positions, scratch);
     return {memory.get(scratch.q), memory.get(scratch.kv)};
   }
 };
@@ -148,8 +148,8 @@ TEMPLATE_LIST_TEST_CASE("a window row is kept for as long as the window reaches,
   const auto run = [&](const Array<float, 2>& in) {
     const Attention attention = bench.attention();
     const In<float, 2> rows = bench.memory.put(in);
-    attention.project_kv(bench.backend, rows, bench.scratch);
-    attention.project_queries(bench.backend, rows, bench.batch(), bench.scratch);
+    attention.project_kv(bench.backend, rows, bench.scratch.kv);
+    attention.project_queries(bench.backend, rows, bench.batch().positions, bench.scratch);
     attention.attend(bench.backend, bench.batch(), 0, -1, {}, bench.scratch, bench.y);
     return Array<float, 2>({20, 40}, bench.memory.get(bench.y));
   };
@@ -170,8 +170,8 @@ TEMPLATE_LIST_TEST_CASE("a ring of any size gives the bits of one that keeps eve
   const auto run = [&](std::int64_t slots, std::int64_t unasked) {
     bench.set_ring(slots);
     const Attention attention = bench.attention(Numeric::deployed);
-    attention.project_kv(bench.backend, in, bench.scratch);
-    attention.project_queries(bench.backend, in, bench.batch(), bench.scratch);
+    attention.project_kv(bench.backend, in, bench.scratch.kv);
+    attention.project_queries(bench.backend, in, bench.batch().positions, bench.scratch);
     Segment head = bench.segment, tail = bench.segment;
     head.rows = unasked, tail.rows = rows - unasked, tail.first_row = tail.first_position = unasked;
     if (unasked > 0) attention.remember(bench.backend, head, 0, bench.scratch);

@@ -106,6 +106,30 @@ TEST_CASE("sparse_attention uses the pages of its window rows and of its selecte
   CHECK(ring() == Pages{0, -1, -1, -1, -1});
 }
 
+TEST_CASE("block_attention uses the pages of the window before its block") {
+  RefBackend backend;
+  Memory memory(backend);
+  ops::BlockAttention op{.q = memory.put(Array<float, 3>({2, 1, kWidth}, 1.0f)),
+                         .ring = cache_of(memory, CacheFormat::window),
+                         .block = memory.put(Array<float, 2>({2, kWidth}, 1.0f)),
+                         .sink = memory.put(std::vector<float>{0}),
+                         .out = memory.put(Array<float, 3>({2, 1, kWidth})),
+                         .first_position = 5,
+                         .window = 6};
+  const auto ring = [&] { return faults(backend, memory, op, &ops::BlockAttention::ring, "ring"); };
+  CHECK(ring() == Pages{0, 1, -1, -1, -1});  // positions 0 to 4
+  op.first_position = 40;
+  CHECK(ring() == Pages{-1, -1, -1, 3, 4});  // 34 to 39, slots 14 to 19
+  op.first_position = 41;
+  CHECK(ring() == Pages{0, -1, -1, 3, 4});  // 35 to 40, around the end
+  op.first_visible = 40;
+  CHECK(ring() == Pages{0, -1, -1, -1, -1});
+  op.first_visible = 41;
+  CHECK(ring() == Pages{-1, -1, -1, -1, -1});
+  op.first_position = op.first_visible = 0;
+  CHECK(ring() == Pages{-1, -1, -1, -1, -1});
+}
+
 TEST_CASE("cache_append uses the pages that it writes") {
   RefBackend backend;
   Memory memory(backend);

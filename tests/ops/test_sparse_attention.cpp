@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/attention_formula.hpp"
 #include "support/memory.hpp"
 #include "support/tolerance.hpp"
 
@@ -93,45 +94,16 @@ std::vector<float> run(const Inputs& in, Numeric numeric, const Paging& paging =
 }
 
 /// Rows that a query sees, each with its slot: the window oldest first from slot 0, the entries from slot `window`.
-std::vector<std::pair<std::int64_t, Doubles>> seen(const Inputs& in, std::int64_t t) {
+SlotRows seen(const Inputs& in, std::int64_t t) {
   const std::int64_t width = in.q.extents[2], p = in.first_position + t,
                      oldest = std::max(in.first_visible, p - in.window + 1);
-  std::vector<std::pair<std::int64_t, Doubles>> out;
+  SlotRows out;
   for (std::int64_t at = oldest; at <= p; ++at)
     out.push_back({at - oldest, slice(in.ring.values, at % in.ring.extents[0] * width, width)});
   for (std::int64_t k = 0; k < in.counts.values[static_cast<std::size_t>(t)]; ++k) {
     const std::int64_t entry = in.ids.values[static_cast<std::size_t>(t * in.ids.extents[1] + k)];
     out.push_back({in.window + k, slice(in.entries.values, entry * width, width)});
   }
-  return out;
-}
-
-/// One head's output. Every 64 slots share a running maximum; in class exact that changes nothing.
-Doubles head_output(const std::vector<std::pair<std::int64_t, Doubles>>& rows, const Doubles& q, double sink,
-                    Numeric numeric) {
-  const bool deployed = numeric == Numeric::deployed;
-  Doubles out(q.size());
-  double top = -1e30, total = 0;
-  for (std::size_t i = 0; i < rows.size();) {
-    const std::int64_t block = rows[i].first / 64;
-    std::size_t end = i;
-    Doubles logits;
-    for (; end < rows.size() && rows[end].first / 64 == block; ++end) {
-      double dot = 0;
-      for (std::size_t c = 0; c < q.size(); ++c) dot += q[c] * rows[end].second[c];
-      logits.push_back(dot / std::sqrt(static_cast<double>(q.size())));
-    }
-    const double next = std::max(top, *std::max_element(logits.begin(), logits.end())), shrink = std::exp(top - next);
-    total *= shrink;
-    for (double& x : out) x *= shrink;
-    for (std::size_t k = 0; i < end; ++i, ++k) {
-      const double p = std::exp(logits[k] - next);
-      total += p;
-      for (std::size_t c = 0; c < q.size(); ++c) out[c] += (deployed ? to_bf16(p) : p) * rows[i].second[c];
-    }
-    top = next;
-  }
-  for (double& x : out) x = as_activation(numeric, x / (total + std::exp(sink - top)));
   return out;
 }
 

@@ -278,6 +278,19 @@ std::vector<OpCase<B>> attention_cases() {
          go(l, op, run);
          l.collect(op.out);
        }},
+      {ops::BlockAttention::name,
+       [](Laid<B>& l, std::int64_t tokens, bool run) {
+         Random r(17);
+         const ops::BlockAttention op{.q = l.random(r, tokens, kHeads, kDim),
+                                      .ring = l.random(r, CacheFormat::window, 6),
+                                      .block = l.random(r, tokens, kDim),
+                                      .sink = l.put(r.normals(kHeads)),
+                                      .out = l.random(r, tokens, kHeads, kDim),
+                                      .first_position = 9,
+                                      .window = 4};
+         go(l, op, run);
+         l.collect(op.out);
+       }},
       {ops::Linear::name,
        [](Laid<B>& l, std::int64_t tokens, bool run) {
          Random r(15);
@@ -319,6 +332,20 @@ std::vector<OpCase<B>> lookup_cases() {
                                  .weights = l.random(r, tokens, 3)};
          go(l, op, run);
          l.collect(op.logits), l.collect(op.ids), l.collect(op.weights);
+       }},
+      {ops::Markov::name,
+       [](Laid<B>& l, std::int64_t tokens, bool run) {
+         Random r(27);
+         const ops::Markov op{.tokens = l.put(ids_below(r, tokens, 9)),
+                              .embed = l.memory().put(random_matrix(r, Format::bf16, 9, 4)),
+                              .head = l.memory().put(random_matrix(r, Format::bf16, 9, 4)),
+                              .confidence = l.memory().put(random_matrix(r, Format::bf16, 1, kDim + 4)),
+                              .base = l.random(r, tokens, 9),
+                              .hidden = l.random(r, tokens, kDim),
+                              .logits = l.random(r, tokens, 9),
+                              .z = l.put(r.normals(tokens))};
+         go(l, op, run);
+         l.collect(op.logits), l.collect(op.z);
        }},
       {ops::HashRoute::name,
        [](Laid<B>& l, std::int64_t tokens, bool run) {

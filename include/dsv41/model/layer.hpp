@@ -58,7 +58,7 @@ class Layer {
   /// The attention sublayer alone: x -> y [rows, dim], with everything it remembers and selects on the way.
   template <ops::Backend B>
   void attend(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t, Out<float, 2> y) const noexcept {
-    attn_.project_kv(b, x, t.attn);
+    attn_.project_kv(b, x, t.attn.kv);
     compress(b, x, batch, t);
     recall(b, x, batch, t, 0, y);
   }
@@ -78,7 +78,7 @@ class Layer {
     attn_seam_.forward(b, pending, t.streams, t.mix, t.attn_in);
     if (plan_.tap >= 0)
       b.run(ops::StreamMean{.streams = t.streams, .tap = t.taps.columns(plan_.tap * dim_, dim_), .numeric = numeric_});
-    attn_.project_kv(b, t.attn_in, t.attn);
+    attn_.project_kv(b, t.attn_in, t.attn.kv);
   }
 
   /// The first `count` rows of a segment that enters go into the window ring; none of them answers.
@@ -105,7 +105,7 @@ class Layer {
   template <ops::Backend B>
   void recall(B& b, In<float, 2> x, const Batch& batch, const ScratchViews& t, std::int64_t first_visible,
               Out<float, 2> y) const noexcept {
-    attn_.project_queries(b, x, batch, t.attn);
+    attn_.project_queries(b, x, batch.positions, t.attn);
     if (indexer_) indexer_->forward(b, x, t.attn.qr, batch, t.indexer, t.selection);
     attn_.attend(b, batch, index_, plan_.source, t.selection, t.attn, y, first_visible);
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "dsv41/core/config.hpp"
+#include "dsv41/ops/block_attention.hpp"
 #include "dsv41/ops/cache_append.hpp"
 #include "dsv41/ops/compress.hpp"
 #include "dsv41/ops/embed.hpp"
@@ -18,6 +19,7 @@
 #include "dsv41/ops/hash_route.hpp"
 #include "dsv41/ops/index_select.hpp"
 #include "dsv41/ops/linear.hpp"
+#include "dsv41/ops/markov.hpp"
 #include "dsv41/ops/mhc.hpp"
 #include "dsv41/ops/rms_norm.hpp"
 #include "dsv41/ops/rope.hpp"
@@ -33,7 +35,7 @@ struct List {};
 /// Every op of the interface.
 using All = List<Embed, EngramHash, EngramGather, EngramGate, EngramConvolution, MhcSeam, MhcExpand, MhcCoefficients,
                  MhcCollapse, StreamMean, Linear, RmsNorm, Rope, CacheAppend, Compress, IndexSelect, SparseAttention,
-                 TopkRoute, HashRoute, SwigluExperts>;
+                 BlockAttention, TopkRoute, HashRoute, SwigluExperts, Markov>;
 
 // clang-format off (version 14 does not know requirements)
 

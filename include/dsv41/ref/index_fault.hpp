@@ -108,6 +108,16 @@ inline IndexFault index_fault(const ops::SparseAttention& op) {
   return {};
 }
 
+inline IndexFault index_fault(const ops::BlockAttention& op) {
+  const std::int64_t oldest = std::max(op.first_visible, op.first_position - op.context_slots());
+  if (op.q.extent(0) == 0 || oldest == op.first_position) return {};
+  return absent_around(op.name, "ring", op.ring, oldest, op.first_position - oldest);
+}
+
+inline IndexFault index_fault(const ops::Markov& op) {
+  return outside(op.name, "tokens", op.tokens, 0, op.embed.rows);
+}
+
 inline IndexFault index_fault(const ops::IndexSelect& op) {
   const std::int64_t tokens = op.q.extent(0);
   if (op.candidates != ops::CandidateUse::limited)

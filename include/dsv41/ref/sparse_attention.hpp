@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dsv41/numerics/attention.hpp"
 #include "dsv41/numerics/packed.hpp"
 #include "dsv41/ops/sparse_attention.hpp"
+#include "dsv41/ref/attend_head.hpp"
 
 namespace dsv41::ref {
 
@@ -31,33 +31,6 @@ void visit_slots(const ops::SparseAttention& op, std::int64_t t, const Visit& vi
   }
 }
 
-/// `rows` holds the decoded row of each slot that visit_slots names.
-inline void attend_head(const ops::SparseAttention& op, std::int64_t t, std::int64_t h, const float* rows) {
-  const std::int64_t width = op.q.extent(2);
-  const float* q = op.q.row(t).row(h).data();
-  float* out = op.out.row(t).row(h).data();
-  const float scale = numerics::inverse_root(width);
-  std::fill_n(out, width, 0.0f);
-  numerics::RunningSoftmax softmax;
-  float logits[numerics::kSoftmaxBlock];
-  const float* values[numerics::kSoftmaxBlock];
-  std::int64_t count = 0, block = 0;
-  auto add_block = [&] {
-    const float shrink = softmax.add(logits, count);
-    numerics::attention_add(op.numeric, shrink, logits, values, count, width, out);
-    count = 0;
-  };
-  visit_slots(op, t, [&](std::int64_t slot, const CacheRows&, std::int64_t) {
-    if (slot / numerics::kSoftmaxBlock != block && count > 0) add_block();
-    block = slot / numerics::kSoftmaxBlock;
-    const float* row = rows + slot * width;
-    logits[count] = numerics::attention_logit(q, row, width, scale);
-    values[count++] = row;
-  });
-  add_block();
-  numerics::attention_finish(op.numeric, softmax.denominator(op.sink[h]), width, out);
-}
-
 /// `workspace`: workspace_floats(op) floats. A token's rows are decoded once, for all its heads.
 inline void run(const ops::SparseAttention& op, float* workspace) {
   const std::int64_t width = op.q.extent(2);
@@ -65,7 +38,13 @@ inline void run(const ops::SparseAttention& op, float* workspace) {
     visit_slots(op, t, [&](std::int64_t slot, const CacheRows& cache, std::int64_t row) {
       numerics::load_row(cache, row, workspace + slot * width);
     });
-    for (std::int64_t h = 0; h < op.q.extent(1); ++h) attend_head(op, t, h, workspace);
+    const auto each_slot = [&](const auto& visit) {
+      visit_slots(op, t, [&](std::int64_t slot, const CacheRows&, std::int64_t) { visit(slot); });
+    };
+    for (std::int64_t h = 0; h < op.q.extent(1); ++h) {
+      attend_head(op.numeric, op.q.row(t).row(h).data(), workspace, op.sink[h], width, each_slot,
+                  op.out.row(t).row(h).data());
+    }
   }
 }
 

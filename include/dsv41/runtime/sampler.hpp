@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // From a row of logits to a token id. One function turns logits into the distribution that is sampled; a speculative
-// round asks the same function for the target's and the drafter's probabilities, so no second path can drift (case
-// B62).
+// round takes the target's probabilities from the same function, and shares the draw with it (numerics/draw.hpp), so no
+// second path can drift (case B62).
 #pragma once
 
 #include <cstddef>
@@ -76,9 +76,5 @@ class Sampler {
 
 /// Smallest id with the largest logit. Errors: invalid_argument when no logit is above -inf, and those of check_logits.
 std::int32_t argmax(In<float, 1> logits);
-
-/// Inverse distribution function: the smallest id at which the running sum, in ascending id, exceeds u in [0, 1); the
-/// last id with probability when rounding leaves the sum short. Zero entries are never drawn; one must not be zero.
-std::int32_t draw(std::span<const double> probabilities, double u) noexcept;
 
 }  // namespace dsv41::runtime

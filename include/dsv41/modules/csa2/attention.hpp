@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Attention over one latent KV head: projections, the window ring, and the mix of window and selected entries. Rows 3, 4a and 5b of
-// docs/token_path.md; compressor and indexer run between the projections and attend().
+// Attention over one latent KV head: projections, the window ring, and the mix of window and selected entries. Rows 3, 4a, 5b and D3 of
+// docs/token_path.md; compressor and indexer run between the projections and attend(). A draft stage takes the parts one by one.
 #pragma once
 
 #include <algorithm>
@@ -48,33 +48,38 @@ class Attention {
         eps_(config.norm_eps),
         numeric_(numeric) {}
 
-  /// x [rows, dim] -> t.kv (normed, not yet rotated).
+  /// x [rows, dim] -> kv [rows, head_dim] (normed, not yet rotated).
   template <ops::Backend B>
-  void project_kv(B& b, In<float, 2> x, const AttentionScratch& t) const noexcept {
-    b.run(ops::Linear{.x = x, .w = weights_.wkv, .y = t.kv, .numeric = numeric_});
-    b.run(ops::RmsNorm{.x = t.kv, .weight = weights_.kv_norm, .y = t.kv, .eps = eps_, .numeric = numeric_});
+  void project_kv(B& b, In<float, 2> x, Out<float, 2> kv) const noexcept {
+    b.run(ops::Linear{.x = x, .w = weights_.wkv, .y = kv, .numeric = numeric_});
+    b.run(ops::RmsNorm{.x = kv, .weight = weights_.kv_norm, .y = kv, .eps = eps_, .numeric = numeric_});
   }
 
   /// x [rows, dim] -> t.qr, t.q (rotated).
   template <ops::Backend B>
-  void project_queries(B& b, In<float, 2> x, const Batch& batch, const AttentionScratch& t) const noexcept {
+  void project_queries(B& b, In<float, 2> x, In<std::int64_t, 1> positions, const AttentionScratch& t) const noexcept {
     b.run(ops::Linear{.x = x, .w = weights_.wq_a, .y = t.qr, .numeric = numeric_});
     b.run(ops::RmsNorm{.x = t.qr, .weight = weights_.q_norm, .y = t.qr, .eps = eps_, .numeric = numeric_});
     b.run(ops::Linear{.x = t.qr, .w = weights_.wq_b, .y = t.q, .numeric = numeric_});
-    b.run(ops::Rope{.x = by_head(t.q), .positions = batch.positions, .frequencies = frequencies_, .numeric = numeric_});
+    b.run(ops::Rope{.x = by_head(t.q), .positions = positions, .frequencies = frequencies_, .numeric = numeric_});
   }
 
-  /// t.kv of the segment's rows -> its window ring of `layer`: the last rows, as many as the ring keeps.
+  /// kv [rows, head_dim] of consecutive positions, normed -> a window ring: the last rows, as many as it keeps.
   template <ops::Backend B>
-  void remember(B& b, const Segment& s, std::size_t layer, const AttentionScratch& t) const noexcept {
-    const CacheRows& ring = s.state->rings[layer];
-    const std::int64_t kept = std::min(s.rows, ring.rows), first = s.first_position + s.rows - kept;
-    b.run(ops::CacheAppend{.rows = t.kv.rows(s.first_row + s.rows - kept, kept),
+  void remember(B& b, Out<float, 2> kv, std::int64_t first_position, const CacheRows& ring) const noexcept {
+    const std::int64_t rows = kv.extent(0), kept = std::min(rows, ring.rows), first = first_position + rows - kept;
+    b.run(ops::CacheAppend{.rows = kv.rows(rows - kept, kept),
                            .frequencies = frequencies_,
                            .cache = ring,
                            .first_position = first,
                            .first_slot = first % ring.rows,
                            .numeric = numeric_});
+  }
+
+  /// t.kv of the segment's rows -> its window ring of `layer`.
+  template <ops::Backend B>
+  void remember(B& b, const Segment& s, std::size_t layer, const AttentionScratch& t) const noexcept {
+    remember(b, t.kv.rows(s.first_row, s.rows), s.first_position, s.state->rings[layer]);
   }
 
   /// t.kv -> each sequence's window ring of `layer`; t.q over the window and, where `source` >= 0, the selected entries of that source
@@ -97,8 +102,40 @@ class Attention {
         mix(b, piece, layer, source, selection, t, first_visible);
       }
     }
+    project_mixed(b, batch.positions, t, y);
+  }
+
+  /// t.kv of draft blocks becomes what their rows see of each other: rotated and through the window's quantiser, where it lies.
+  template <ops::Backend B>
+  void place_blocks(B& b, In<std::int64_t, 1> positions, const AttentionScratch& t) const noexcept {
+    b.run(ops::Rope{.x = t.kv.template reshaped<3>({t.kv.extent(0), 1, head_dim_}),
+                    .positions = positions,
+                    .frequencies = frequencies_,
+                    .quantiser = numerics::Quantiser::window_fp8,
+                    .numeric = numeric_});
+  }
+
+  /// t.q of one draft block, t cut to its rows, over the ring's rows of positions [first_visible, first_position) and the block itself
+  /// (dspark.md 3.5) -> t.mixed, still rotated. The block does not enter the ring.
+  template <ops::Backend B>
+  void mix_block(B& b, const CacheRows& ring, std::int64_t first_position, std::int64_t first_visible,
+                 const AttentionScratch& t) const noexcept {
+    b.run(ops::BlockAttention{.q = by_head(t.q),
+                              .ring = ring,
+                              .block = t.kv,
+                              .sink = weights_.sink,
+                              .out = by_head(t.mixed),
+                              .first_position = first_position,
+                              .first_visible = first_visible,
+                              .window = window_,
+                              .numeric = numeric_});
+  }
+
+  /// t.mixed of all rows -> y [rows, dim].
+  template <ops::Backend B>
+  void project_mixed(B& b, In<std::int64_t, 1> positions, const AttentionScratch& t, Out<float, 2> y) const noexcept {
     b.run(ops::Rope{.x = by_head(t.mixed),
-                    .positions = batch.positions,
+                    .positions = positions,
                     .frequencies = frequencies_,
                     .inverse = true,
                     .numeric = numeric_});

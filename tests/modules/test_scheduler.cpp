@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT
+//
+// How many drafts a step verifies: the worked examples of dspark.md 8.1, every policy against a second statement of its rule, edges, and
+// the budgets of a step. That output keeps the target's law: test_scheduler_law.cpp.
+#include "dsv41/modules/dspark/scheduler.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "dsv41/modules/dspark/admission.hpp"
+#include "dsv41/modules/dspark/verifier.hpp"
+#include "modules/scheduler_case.hpp"
+#include "support/catch.hpp"
+#include "support/failure.hpp"
+
+using namespace dsv41;
+using namespace dsv41::test;
+using Kind = DraftPolicy::Kind;
+using Stopped = StepPlan::Stopped;
+
+namespace {
+
+const float kNan = std::numeric_limits<float>::quiet_NaN();
+
+DraftScheduler fixed(std::int32_t drafts) {
+  return DraftScheduler({.kind = Kind::fixed, .drafts = drafts});
+}
+
+DraftScheduler threshold(float least) {
+  return DraftScheduler({.kind = Kind::threshold, .threshold = least});
+}
+
+DraftScheduler alg1(CostTable table) {
+  return DraftScheduler({.kind = Kind::alg1}, std::move(table));
+}
+
+DraftScheduler delayed(CostTable table) {
+  return DraftScheduler({.kind = Kind::delayed}, std::move(table));
+}
+
+/// Forwards of any size cost the same: every draft pays.
+CostTable flat_table() {
+  return CostTable({{1, 1.0}}, 1, {{1, 0.0}});
+}
+
+/// The batch of examples 6 and 7.
+Step example() {
+  return Step({{.9f, .8f, .5f}, {.6f, .5f, .9f}});
+}
+
+std::vector<double> rates(const StepPlan& plan) {
+  std::vector<double> out;
+  for (const StepPlan::Prefix& prefix : plan.prefixes) out.push_back(prefix.tokens_per_ms);
+  return out;
+}
+
+void check_close(const std::vector<double>& got, const std::vector<double>& expected, double margin) {
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).margin(margin));
+}
+
+/// A batch with ties, certain drafts, zeros and NaN now and then, and requests with fewer drafts than others.
+Step random_step(Random& random) {
+  const std::int64_t requests = 1 + random.below(5), draft = 1 + random.below(5);
+  const auto draw = [&] {
+    Rows rows(static_cast<std::size_t>(requests), std::vector<float>(static_cast<std::size_t>(draft)));
+    for (std::vector<float>& row : rows) {
+      for (float& c : row) {
+        const std::int64_t kind = random.below(12);
+        c = kind == 0 ? 0.0f : kind == 1 ? kNan : kind < 4 ? 1.0f : kind < 7 ? 0.5f : random.uniform(0.05, 1);
+      }
+    }
+    return rows;
+  };
+  Step step(draw());
+  step.stale = draw();
+  for (std::int32_t& d : step.drafts) d = static_cast<std::int32_t>(random.below(draft + 1));
+  if (random.below(3) == 0) step.draft_limit = random.below(requests * draft + 1);
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("example 5: Algorithm 1 stops at the first draft that does not pay, whatever comes behind it") {
+  for (const float second : {.9f, 0.f}) {
+    const StepPlan plan = Step({{.8f, second}}).plan(alg1(table_of_rates({1, .5, .45})));
+    CHECK(plan.lengths == Lengths{0});
+    CHECK(plan.stopped == Stopped::next_is_no_better);
+    check_close(rates(plan), {1.0, 0.9}, 1e-7);
+  }
+}
+
+TEST_CASE("example 6: Algorithm 1, and the allocations of every budget") {
+  const CostTable table = table_of_rates({1, 1, .95, .9, .66, .655, .65, .645});
+  const StepPlan plan = example().plan(alg1(table));
+  CHECK(plan.lengths == Lengths{2, 0});
+  CHECK(plan.verified == 2);
+  CHECK(plan.budget == 2);
+  CHECK(plan.stopped == Stopped::next_is_no_better);
+  check_close(rates(plan), {2, 2.755, 3.258, 2.7852}, 1e-6);
+  std::vector<double> survivals;
+  for (const StepPlan::Candidate& c : plan.candidates) survivals.push_back(c.survival);
+  check_close(survivals, {.9, .72, .6, .36, .3, .27}, 1e-7);
+
+  const Step step = example();
+  check_close(objectives(step.fresh, step.drafts, 6, table), {2, 2.755, 3.258, 2.7852, 2.9999, 3.172, 3.32175}, 1e-6);
+  const Lengths expected[] = {{0, 0}, {1, 0}, {2, 0}, {2, 1}, {3, 1}, {3, 2}, {3, 3}};
+  for (std::int64_t k = 0; k <= 6; ++k) {
+    Step limited = example();
+    limited.draft_limit = k;
+    const StepPlan got = limited.plan(delayed(flat_table()));
+    CHECK(got.lengths == expected[k]);
+    CHECK(got.stopped == (k < 6 ? Stopped::draft_limit : Stopped::no_more_drafts));
+  }
+}
+
+TEST_CASE("example 7: the budget from a table with stairs") {
+  const CostTable table({{1, 10}, {2, 10}, {4, 11}, {8, 16}}, 8, {{1, 1}});
+  const StepPlan plan = example().plan(delayed(table));
+  check_close(rates(plan), {.18182, .24167, .30167, .24824, .26941, .28706, .30294}, 5e-6);
+  CHECK(plan.budget == 6);
+  CHECK(plan.lengths == Lengths{3, 3});
+  CHECK(plan.prefixes[0].step_ms == 11.0);
+  CHECK(plan.prefixes[6].step_ms == 17.0);
+  CHECK(plan.undrafted_tokens_per_ms == 2.0 / 10.0);
+}
+
+TEST_CASE("example 12: expected tokens are one and the survivals' sum") {
+  const std::vector<double> marginal = {.739, .478, .261, .174, .130, .087, .043};
+  std::vector<float> confidences;
+  for (std::size_t k = 0; k < marginal.size(); ++k) {
+    confidences.push_back(static_cast<float>(k == 0 ? marginal[k] : marginal[k] / marginal[k - 1]));
+  }
+  const StepPlan plan = Step({confidences}).plan(delayed(flat_table()));
+  CHECK(plan.lengths == Lengths{7});
+  CHECK(plan.prefixes.back().tokens == Approx(2.912).margin(1e-6));
+}
+
+TEST_CASE("off, fixed and threshold need no costs") {
+  const Step step({{.9f, .8f, .5f}, {.6f, .95f, .9f}, {.9f, .9f, .9f}});
+  CHECK(step.plan(DraftScheduler({.kind = Kind::off})).lengths == Lengths{0, 0, 0});
+  CHECK(step.plan(fixed(0)).lengths == Lengths{0, 0, 0});
+  CHECK(step.plan(fixed(2)).lengths == Lengths{2, 2, 2});
+  CHECK(step.plan(fixed(9)).lengths == Lengths{3, 3, 3});
+  CHECK(step.plan(threshold(.8f)).lengths == Lengths{2, 0, 3});
+  CHECK(step.plan(threshold(0)).lengths == Lengths{3, 3, 3});
+  CHECK(Step({{0.f, kNan}}).plan(threshold(0)).lengths == Lengths{2});
+  CHECK(Step({{1.f, kNan, 1.f}}).plan(threshold(.1f)).lengths == Lengths{1});
+  CHECK(step.plan(threshold(0)).stopped == Stopped::by_policy);
+
+  Step capped = step;
+  capped.drafts = {1, 0, 3};
+  CHECK(capped.plan(fixed(2)).lengths == Lengths{1, 0, 2});
+  CHECK(capped.plan(threshold(.8f)).lengths == Lengths{1, 0, 3});
+
+  Step limited = step;  // all first drafts, then second ones
+  limited.draft_limit = 4;
+  const StepPlan plan = limited.plan(fixed(3));
+  CHECK(plan.lengths == Lengths{2, 1, 1});
+  CHECK(plan.stopped == Stopped::draft_limit);
+  CHECK(limited.plan(threshold(.8f)).lengths == Lengths{2, 0, 2});
+}
+
+TEST_CASE("both weighing policies equal their rules said otherwise, on random batches") {
+  Random random(61);
+  int stopped_early = 0, partial = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const Step step = random_step(random);
+    const CostTable table = random_table(random, 31);
+    CAPTURE(i);
+    const std::vector<double> fresh = objectives(step.fresh, step.drafts, step.draft_limit, table);
+    std::size_t taken = 0;
+    while (taken + 1 < fresh.size() && fresh[taken + 1] > fresh[taken]) ++taken;
+    const StepPlan greedy = step.plan(alg1(table));
+    REQUIRE(greedy.lengths == top(step.fresh, step.drafts, taken));
+    REQUIRE(greedy.verified == static_cast<std::int64_t>(taken));
+    stopped_early += greedy.stopped == Stopped::next_is_no_better;
+
+    const std::vector<double> stale = objectives(step.stale, step.drafts, step.draft_limit, table);
+    const StepPlan plan = step.plan(delayed(table));
+    REQUIRE(rates(plan) == stale);  // the same sums in the same order
+    REQUIRE(plan.budget == static_cast<std::int64_t>(first_maximum(stale)));
+    REQUIRE(plan.lengths == top(step.fresh, step.drafts, first_maximum(stale)));
+    REQUIRE(plan.verified <= plan.budget);
+    REQUIRE(plan.budget <= step.draft_limit);
+    partial += plan.verified > 0 && plan.verified < static_cast<std::int64_t>(plan.candidates.size());
+    for (const StepPlan* p : {&greedy, &plan}) {
+      REQUIRE(std::accumulate(p->lengths.begin(), p->lengths.end(), std::int64_t{0}) == p->verified);
+      Lengths seen(step.fresh.size(), 0);
+      for (std::int64_t c = 0; c < p->verified; ++c) {  // each winner follows its request's winners before it
+        const StepPlan::Candidate& winner = p->candidates[static_cast<std::size_t>(c)];
+        REQUIRE(winner.step == ++seen[static_cast<std::size_t>(winner.request)]);
+      }
+      REQUIRE(seen == p->lengths);
+    }
+  }
+  CHECK(stopped_early > 500);
+  CHECK(partial > 500);
+}
+
+TEST_CASE("equal survivals go to the earlier draft, then to the lower request") {
+  Step step({{1, 1, 1}, {1, 1, 1}, {1, 1, 1}});
+  const Lengths expected[] = {{0, 0, 0}, {1, 0, 0}, {1, 1, 0}, {1, 1, 1}, {2, 1, 1}, {2, 2, 1}};
+  for (std::int64_t k = 0; k < 6; ++k) {
+    step.draft_limit = k;
+    CHECK(step.plan(delayed(flat_table())).lengths == expected[k]);
+    CHECK(step.plan(alg1(flat_table())).lengths == expected[k]);
+  }
+}
+
+TEST_CASE("a draft that gains nothing is not verified: equal objectives go to fewer drafts") {
+  // Rows cost 1 ms each and a draft is certain: 1 / 1, 2 / 2, 3 / 3.
+  const CostTable table = table_of({1, 2, 3}, 0);
+  CHECK(Step({{1, 1}}).plan(alg1(table)).lengths == Lengths{0});
+  CHECK(Step({{1, 1}}).plan(delayed(table)).budget == 0);
+}
+
+TEST_CASE("the budget jumps over a stair that stops Algorithm 1") {
+  const CostTable stairs({{1, 10}, {2, 14}, {8, 14}}, 8, {{1, 0}});
+  const Step step({{.3f, 1, 1, 1, 1}});
+  CHECK(step.plan(alg1(stairs)).lengths == Lengths{0});
+  const StepPlan plan = step.plan(delayed(stairs));
+  CHECK(plan.lengths == Lengths{5});
+  CHECK(plan.prefixes[1].tokens_per_ms < plan.prefixes[0].tokens_per_ms);
+}
+
+TEST_CASE("no confidence, a negative one and NaN end a request's drafts") {
+  for (const float bad : {0.f, -1.f, kNan}) {
+    Step step({{.5f, bad, 1.f}, {bad, 1.f, 1.f}, {.5f, .5f, .5f}});
+    CHECK(step.plan(alg1(flat_table())).lengths == Lengths{1, 0, 3});
+    step.stale = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+    const StepPlan plan = step.plan(delayed(flat_table()));
+    CHECK(plan.budget == 9);
+    CHECK(plan.lengths == Lengths{1, 0, 3});
+    CHECK(plan.stopped == Stopped::no_more_drafts);
+    std::swap(step.stale, step.fresh);  // of two steps ago: they shrink the budget
+    CHECK(step.plan(delayed(flat_table())).lengths == Lengths{2, 1, 1});
+  }
+  const StepPlan above = Step({{2.f, .5f}}).plan(alg1(flat_table()));
+  CHECK(above.candidates[0].survival == 1.0);
+  CHECK(above.candidates[1].survival == 0.5);
+}
+
+TEST_CASE("survivals are float64 products") {
+  const std::vector<float> tiny(5, 1e-30f);  // 1e-150 is no float32
+  const StepPlan plan = Step({tiny}).plan(alg1(flat_table()));
+  CHECK(plan.candidates.size() == 5);
+  CHECK(plan.candidates[4].survival == Approx(1e-150).epsilon(1e-6));
+  CHECK(plan.candidates[4].survival > 0);
+}
+
+TEST_CASE("nothing to verify: no requests, no drafts, no budget") {
+  for (const DraftScheduler& scheduler :
+       {DraftScheduler({.kind = Kind::off}), fixed(5), threshold(0), alg1(flat_table()), delayed(flat_table())}) {
+    CHECK(Step({}).plan(scheduler).lengths.empty());
+    Step without = example();
+    without.drafts = {0, 0};
+    CHECK(without.plan(scheduler).lengths == Lengths{0, 0});
+    Step limited = example();
+    limited.draft_limit = 0;
+    CHECK(limited.plan(scheduler).lengths == Lengths{0, 0});
+  }
+}
+
+TEST_CASE("drafts behind padding, and those past a request's end, are never planned for") {
+  const std::vector<std::int32_t> padded = {7, -1, 9, 9, 9}, whole = {7, 8, 9, 9, 9};
+  Step step({std::vector<float>(5, 1.f), std::vector<float>(5, 1.f)});
+  const auto useful = [](const std::vector<std::int32_t>& ids, std::int64_t remaining) {
+    return static_cast<std::int32_t>(useful_drafts({ids.data(), {5}}, 100, remaining));
+  };
+  step.drafts = {useful(padded, 50), useful(whole, 4)};
+  for (const DraftScheduler& scheduler : {fixed(5), threshold(0), alg1(flat_table()), delayed(flat_table())}) {
+    CHECK(step.plan(scheduler).lengths == Lengths{1, 3});
+  }
+}
+
+TEST_CASE("one request on an idle machine verifies everything; a slow drafter shows as drafting that does not pay") {
+  const CostTable idle({{1, 20}, {6, 21}}, 6, {{1, 2}});
+  const StepPlan good = Step({{.9f, .8f, .8f, .7f, .7f}}).plan(delayed(idle));
+  CHECK(good.lengths == Lengths{5});
+  CHECK(good.prefixes[static_cast<std::size_t>(good.budget)].tokens_per_ms > good.undrafted_tokens_per_ms);
+
+  const CostTable slow({{1, 20}, {6, 21}}, 6, {{1, 60}});
+  const StepPlan bad = Step({{.5f, .5f, .5f, .5f, .5f}}).plan(delayed(slow));
+  CHECK(bad.prefixes[static_cast<std::size_t>(bad.budget)].tokens_per_ms < bad.undrafted_tokens_per_ms);
+}
+
+TEST_CASE("rows of prompts count as cost and promise nothing until they are sampled") {
+  const CostTable table = table_of({1, 1, 1, 1, 1, 1, 5, 9, 13}, 0);
+  const std::vector<float> confidences = {.9f, .9f, .9f};
+  const std::vector<std::int32_t> drafts = {3};
+  StepDrafts step{.confidences = {confidences.data(), {1, 3}}, .stale = {confidences.data(), {1, 3}}, .drafts = drafts};
+  StepPlan plan;
+  step.plain_rows = 1, step.sampling = 1;
+  delayed(table).plan(step, plan);
+  CHECK(plan.budget == 3);
+  step.plain_rows = 5;  // four of them a prompt's
+  delayed(table).plan(step, plan);
+  CHECK(plan.budget == 1);
+  CHECK(plan.prefixes[0].tokens == 1.0);
+  CHECK(plan.prefixes[2].step_ms == 5.0);
+}
+
+TEST_CASE("the budget reads confidences of the step before the last; new requests ask for everything") {
+  StaleConfidences history(3);
+  const auto stale = [&] { return std::vector<float>(history.stale().begin(), history.stale().end()); };
+  const std::vector<float> first = {.1f, .2f, .3f}, second = {.4f, .5f}, third = {.6f, .7f, .8f};
+  CHECK(stale() == std::vector<float>{1, 1, 1});
+  history.publish(first);
+  CHECK(stale() == std::vector<float>{1, 1, 1});
+  history.publish(second);
+  CHECK(stale() == first);
+  history.publish(third);
+  CHECK(stale() == std::vector<float>{.4f, .5f, 1});
+}
+
+TEST_CASE("a plan that is kept allocates nothing") {
+  Random random(62);
+  StepPlan plan;
+  plan.reserve(64, 5);
+  const auto buffers = [&] {
+    return std::vector<const void*>{plan.lengths.data(), plan.candidates.data(), plan.stale.data(),
+                                    plan.prefixes.data()};
+  };
+  const std::vector<const void*> before = buffers();
+  std::vector<float> confidences(64 * 5);
+  const DraftScheduler schedulers[] = {fixed(3), alg1(flat_table()), delayed(flat_table())};
+  for (const std::int32_t requests : {64, 3, 64}) {
+    for (float& c : confidences) c = random.uniform(0.5, 1);
+    const std::vector<std::int32_t> drafts(static_cast<std::size_t>(requests), 5);
+    for (const DraftScheduler& scheduler : schedulers) {
+      scheduler.plan({.confidences = {confidences.data(), {requests, 5}},
+                      .stale = {confidences.data(), {requests, 5}},
+                      .drafts = drafts,
+                      .plain_rows = requests,
+                      .sampling = requests},
+                     plan);
+      CHECK(buffers() == before);
+    }
+  }
+}
+
+TEST_CASE("policies have names") {
+  CHECK(parse_draft_policy("off") == DraftPolicy{.kind = Kind::off});
+  CHECK(parse_draft_policy("alg1") == DraftPolicy{.kind = Kind::alg1});
+  CHECK(parse_draft_policy("delayed") == DraftPolicy{});
+  CHECK(parse_draft_policy("fixed:3") == DraftPolicy{.kind = Kind::fixed, .drafts = 3});
+  CHECK(parse_draft_policy("threshold:0.25") == DraftPolicy{.kind = Kind::threshold, .threshold = .25f});
+  for (const char* text :
+       {"", "on", "off:", "fixed", "fixed:", "fixed:-1", "fixed:3x", "fixed:99999999999", "threshold:", "threshold:1.5",
+        "threshold:nan", "threshold:-0.1", "Alg1", "alg1:2", "delayed "}) {
+    const Failure failure = failure_of([&] { parse_draft_policy(text); });
+    CAPTURE(text);
+    CHECK(failure.code == Errc::invalid_argument);
+    CHECK(failure.says("got '" + std::string(text) + "', expected off, fixed:N"));
+  }
+}
+
+TEST_CASE("a policy out of range, or without the costs that it weighs, is refused") {
+  CHECK(failure_of([] { fixed(-1); }).says("fixed:-1, expected at least 0"));
+  CHECK(failure_of([] { threshold(1.5f); }).says("expected 0 .. 1"));
+  CHECK(failure_of([] { threshold(kNan); }).code == Errc::invalid_argument);
+  for (const Kind kind : {Kind::alg1, Kind::delayed}) {
+    CHECK(failure_of([&] { DraftScheduler({.kind = kind}); }).says("need a cost table"));
+  }
+}
+
+TEST_CASE("B75: draft rows and prompts have budgets of their own") {
+  std::vector<RowRequest> prompts(2, RowRequest{.wanted_rows = 8, .wanted_drafts = 4});
+  admit_rows(prompts, 16, 16, 0);
+  CHECK(prompts[0].rows == 8);
+  CHECK(prompts[1].rows == 8);
+  CHECK((prompts[0].drafts && prompts[1].drafts));
+
+  std::vector<RowRequest> decoding(5, RowRequest{.wanted_rows = 1, .wanted_drafts = 4});
+  admit_rows(decoding, 16, 16, 0);
+  std::vector<int> drafted;
+  for (const RowRequest& r : decoding) drafted.push_back(r.drafts);
+  CHECK(drafted == std::vector<int>{1, 1, 1, 1, 0});
+
+  std::vector<int> rounds(5, 0);
+  for (std::int64_t turn = 0; turn < 10; ++turn) {
+    admit_rows(decoding, 16, 16, turn);
+    for (std::size_t r = 0; r < 5; ++r) {
+      CHECK(decoding[r].rows == 1);
+      rounds[r] += decoding[r].drafts;
+    }
+  }
+  CHECK(rounds == std::vector<int>(5, 8));
+}
+
+TEST_CASE("B75: a budget that ends cuts a prompt, not others' drafts; a cut prompt has no anchor to draft from") {
+  std::vector<RowRequest> requests = {{.wanted_rows = 8, .wanted_drafts = 4},
+                                      {.wanted_rows = 8, .wanted_drafts = 4},
+                                      {.wanted_rows = 1, .wanted_drafts = 4}};
+  admit_rows(requests, 12, 8, 2);  // the decoding request has its turn first
+  CHECK(requests[2].rows == 1);
+  CHECK(requests[0].rows == 8);
+  CHECK(requests[1].rows == 3);
+  CHECK((requests[2].drafts && requests[0].drafts && !requests[1].drafts));
+  admit_rows(std::span<RowRequest>{}, 1, 1, 7);
+}
+
+TEST_CASE("B75: drafts to verify are not taken from a step's prompt rows") {
+  // 16 prompt rows beside one decoding request: as many drafts as without them when rows cost nothing more.
+  const std::vector<float> confidences(10, .9f);
+  const std::vector<std::int32_t> drafts = {5, 0};
+  StepDrafts step{.confidences = {confidences.data(), {2, 5}}, .stale = {confidences.data(), {2, 5}}, .drafts = drafts};
+  StepPlan plan;
+  for (const std::int64_t rows : {1, 17}) {
+    step.plain_rows = rows, step.sampling = 1, step.draft_limit = 4;
+    for (const DraftScheduler& scheduler : {fixed(5), alg1(flat_table()), delayed(flat_table())}) {
+      scheduler.plan(step, plan);
+      CHECK(plan.lengths == Lengths{4, 0});
+    }
+  }
+}
