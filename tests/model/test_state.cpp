@@ -11,10 +11,13 @@
 #include <vector>
 
 #include "dsv41/core/v41_flash.hpp"
+#include "dsv41/numerics/packed.hpp"
 #include "dsv41/runtime/config_file.hpp"
 #include "model/counted_memory.hpp"
 #include "support/catch.hpp"
 #include "support/failure.hpp"
+#include "support/formulas.hpp"
+#include "support/random.hpp"
 #include "support/temp_folder.hpp"
 
 using namespace dsv41;
@@ -426,4 +429,41 @@ TEST_CASE("adopted pages and block become the sequence's, with what windows they
   Setting::grow(whole, 1);
   CHECK(s.memory.copied == kBlockBytes);
   CHECK(contents(s, used) == contents(s, first));
+}
+
+TEST_CASE("B94: rows of several caches in one page are where its layout says, for lengths around 1 to 4 pages") {
+  Random random(94);
+  constexpr std::int64_t kWidth = 32, kEntry = 16 + 2,
+                         kKey = 16 + 1;  // bytes of a packed row: its values, then its scales
+  for (const std::int64_t tokens : {63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256}) {
+    INFO(tokens << " tokens");
+    Setting s;
+    Sequence sequence = s.open(tokens);
+    const SequenceState& views = sequence.sequence();
+    std::vector<float> written, read;
+    std::vector<std::byte> in_order;
+    std::int64_t before = 0;  // bytes of a page before the cache's rows: source by source, entries, then index keys
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::int64_t ratio = i == 0 ? 4 : 1, page_rows = 64 / ratio;
+      for (const bool keys : {false, true}) {
+        const CacheRows& cache = keys ? views.sources[i].index_keys : views.sources[i].entries;
+        const std::int64_t bytes = keys ? kKey : kEntry;
+        for (std::int64_t row = 0; row < tokens / ratio; ++row) {
+          const std::vector<float> values = random.normals(kWidth, 1 + static_cast<double>(row % 7));
+          numerics::store_row(cache, row, values.data());
+          const std::byte* page = s.pool.pages.data(sequence.pages()[static_cast<std::size_t>(row / page_rows)]);
+          const std::byte* at = page + before + row % page_rows * bytes;
+          const auto got = unpacked(cache.format, kWidth, reinterpret_cast<const std::uint8_t*>(at));
+          const Doubles want = quantised(quantiser_behind(cache.format), {values.begin(), values.end()});
+          for (const double x : want) written.push_back(static_cast<float>(x));
+          read.insert(read.end(), got.begin(), got.end());
+          in_order.insert(in_order.end(), at, at + bytes);
+        }
+        before += page_rows * bytes;
+      }
+    }
+    CHECK(read == written);
+    const std::vector<std::byte> all = contents(s, sequence);
+    CHECK(std::vector<std::byte>(all.end() - std::ssize(in_order), all.end()) == in_order);
+  }
 }
