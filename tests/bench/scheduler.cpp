@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
         scheduler.plan({.confidences = {fresh.data(), {requests, kDraft}},
                         .stale = {stale.data(), {requests, kDraft}},
                         .drafts = drafts,
+                        .asked = drafts,
                         .plain_rows = requests,
                         .sampling = requests},
                        plan);

@@ -32,17 +32,18 @@ struct Target {
   runtime::ModelFolder model;
   runtime::SafetensorsFile expected;
   RefBackend backend;
+  Model<RefBackend> target;
   Array<float, 2> taps;
 
   Target(const std::filesystem::path& folder, Numeric numeric)
       : name(folder.filename().string()),
         model(runtime::ModelFolder::open(folder)),
-        expected(runtime::SafetensorsFile::open(folder / "expected.safetensors")) {
+        expected(runtime::SafetensorsFile::open(folder / "expected.safetensors")),
+        target(backend, config(), weights(), model.token_map, numeric) {
     const auto tokens = values<std::int32_t>(expected, "tokens");
     auto image = values<std::uint8_t>(expected, "image");
     image.resize(tokens.size());
     const std::int64_t rows = std::ssize(tokens);
-    const Model<RefBackend> target(backend, config(), weights(), model.token_map, numeric);
     CachePool<RefBackend> pool(backend, config(), rows);
     State<RefBackend> state(pool, rows);
     state.reserve(rows);
@@ -71,7 +72,9 @@ struct Target {
   std::int64_t block() const { return config().draft.block; }
   std::int32_t anchor() const { return values<std::int32_t>(expected, "draft.anchor")[0]; }
   Drafting<RefBackend> drafting(Numeric numeric, std::int64_t requests = 1) {
-    return {backend, config(), weights(), numeric, {.context_rows = rows(), .block_rows = requests * (block() + 2)}};
+    return {backend,   config(),
+            weights(), target.window_frequencies(),
+            numeric,   {.context_rows = rows(), .block_rows = requests * (block() + 2)}};
   }
 };
 

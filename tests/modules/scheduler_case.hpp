@@ -22,11 +22,12 @@ using Rows = std::vector<std::vector<float>>;  // [requests][draft]
 /// Confidences of a batch that decodes: one plain row and one sampled token a request.
 struct Step {
   Rows fresh, stale;
-  Lengths drafts;
+  Lengths drafts, asked;
   std::int64_t draft_limit = std::numeric_limits<std::int64_t>::max();
 
   explicit Step(Rows confidences) : fresh(confidences), stale(std::move(confidences)) {
     drafts.assign(fresh.size(), fresh.empty() ? 0 : static_cast<std::int32_t>(fresh[0].size()));
+    asked = drafts;
   }
   std::int64_t requests() const { return static_cast<std::int64_t>(fresh.size()); }
 
@@ -37,6 +38,7 @@ struct Step {
     scheduler.plan({.confidences = {now.data(), {requests(), draft}},
                     .stale = {then.data(), {requests(), draft}},
                     .drafts = drafts,
+                    .asked = asked,
                     .plain_rows = requests(),
                     .sampling = requests(),
                     .draft_limit = draft_limit},

@@ -143,3 +143,15 @@ TEST_CASE("repeated measurements become one point a size: their median") {
   CHECK(median_points(samples) == std::vector<CostPoint>{{1, 7}, {2, 4}, {4, 2}});
   CHECK(median_points({}).empty());
 }
+
+TEST_CASE("a sample that is no number is refused before anything is sorted by it") {
+  const auto failure = [](double ms) {
+    std::vector<CostPoint> samples;
+    for (int i = 0; i < 40; ++i) samples.push_back({1 + i % 2, i % 5 == 3 ? ms : 40.0 - i});
+    return failure_of([&] { median_points(samples); });
+  };
+  for (const double ms : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    CHECK(failure(ms).code == Errc::invalid_argument);
+    CHECK(failure(ms).says("sample 3 of size 2 took"));
+  }
+}

@@ -81,7 +81,7 @@ TEMPLATE_LIST_TEST_CASE(
     }
     std::vector<std::int32_t> ids(5);
     std::vector<std::int64_t> positions(5);
-    draft_block(config, 3, state.position, ids, positions);
+    draft_block(config, 3, state, ids, positions);
     CHECK(ids == std::vector<std::int32_t>{3, 49, 49, 49, 49});
     CHECK(positions == std::vector<std::int64_t>{p, p + 1, p + 2, p + 3, p + 4});
   }
@@ -109,7 +109,9 @@ TEMPLATE_LIST_TEST_CASE("a position behind the model's last is clamped", "[draft
   ModelConfig config = tiny_draft_config();
   std::vector<std::int32_t> ids(4);
   std::vector<std::int64_t> positions(4);
-  draft_block(config, 1, config.max_positions - 2, ids, positions);
+  DraftState state;
+  state.restart(config.max_positions - 2);
+  draft_block(config, 1, state, ids, positions);
   const std::int64_t last = config.max_positions - 1;
   CHECK(positions == std::vector<std::int64_t>{last - 1, last, last, last});
 }
@@ -146,6 +148,27 @@ TEMPLATE_LIST_TEST_CASE("B71: after 200 rounds of other acceptance the context i
     }
   }
   CHECK(states[0].position != states[1].position);
+}
+
+TEMPLATE_LIST_TEST_CASE("a request whose rows are NaN drafts nothing, and its batch mate what it drafts alone",
+                        "[drafter]", Backends) {
+  RandomDrafter<TestType> random;
+  Drafting<TestType> drafting = random.drafting();
+  DraftState sound = drafting.open(8), spoiled = drafting.open(8);
+  drafting.remember(sound, random.taps(12));
+  spoiled.restart(12), spoiled.first = 4;
+  for (CacheRows& ring : spoiled.rings)
+    ring = random.memory.put(CacheFormat::window, Array<float, 2>({ring.rows, ring.width}, std::nanf("")));
+  const Drafts alone = drafting.draft({&sound, 4}, kBlock);
+  CHECK(std::none_of(alone.tokens.begin(), alone.tokens.end(), [](std::int32_t id) { return id < 0; }));
+  for (const std::size_t at : {0, 1}) {
+    std::vector<DraftRequest> requests(2, {&spoiled, 3});
+    requests[at] = {&sound, 4};
+    const std::vector<Drafts> got = drafting.draft(requests, kBlock);
+    CHECK(got[at] == alone);
+    CHECK(got[1 - at].tokens == std::vector<std::int32_t>(kBlock, -1));
+    CHECK_NOTHROW(random.backend().sync());
+  }
 }
 
 TEMPLATE_LIST_TEST_CASE("a block leaves the rings as they are, of any number of rows", "[drafter]", Backends) {

@@ -33,8 +33,8 @@ DraftScheduler threshold(float least) {
   return DraftScheduler({.kind = Kind::threshold, .threshold = least});
 }
 
-DraftScheduler alg1(CostTable table) {
-  return DraftScheduler({.kind = Kind::alg1}, std::move(table));
+DraftScheduler early_stop(CostTable table) {
+  return DraftScheduler({.kind = Kind::early_stop}, std::move(table));
 }
 
 DraftScheduler delayed(CostTable table) {
@@ -77,7 +77,10 @@ Step random_step(Random& random) {
   };
   Step step(draw());
   step.stale = draw();
-  for (std::int32_t& d : step.drafts) d = static_cast<std::int32_t>(random.below(draft + 1));
+  for (std::size_t r = 0; r < step.drafts.size(); ++r) {
+    step.asked[r] = static_cast<std::int32_t>(random.below(draft + 1));
+    step.drafts[r] = static_cast<std::int32_t>(random.below(step.asked[r] + 1));
+  }
   if (random.below(3) == 0) step.draft_limit = random.below(requests * draft + 1);
   return step;
 }
@@ -86,7 +89,7 @@ Step random_step(Random& random) {
 
 TEST_CASE("example 5: Algorithm 1 stops at the first draft that does not pay, whatever comes behind it") {
   for (const float second : {.9f, 0.f}) {
-    const StepPlan plan = Step({{.8f, second}}).plan(alg1(table_of_rates({1, .5, .45})));
+    const StepPlan plan = Step({{.8f, second}}).plan(early_stop(table_of_rates({1, .5, .45})));
     CHECK(plan.lengths == Lengths{0});
     CHECK(plan.stopped == Stopped::next_is_no_better);
     check_close(rates(plan), {1.0, 0.9}, 1e-7);
@@ -95,7 +98,7 @@ TEST_CASE("example 5: Algorithm 1 stops at the first draft that does not pay, wh
 
 TEST_CASE("example 6: Algorithm 1, and the allocations of every budget") {
   const CostTable table = table_of_rates({1, 1, .95, .9, .66, .655, .65, .645});
-  const StepPlan plan = example().plan(alg1(table));
+  const StepPlan plan = example().plan(early_stop(table));
   CHECK(plan.lengths == Lengths{2, 0});
   CHECK(plan.verified == 2);
   CHECK(plan.budget == 2);
@@ -174,12 +177,12 @@ TEST_CASE("both weighing policies equal their rules said otherwise, on random ba
     const std::vector<double> fresh = objectives(step.fresh, step.drafts, step.draft_limit, table);
     std::size_t taken = 0;
     while (taken + 1 < fresh.size() && fresh[taken + 1] > fresh[taken]) ++taken;
-    const StepPlan greedy = step.plan(alg1(table));
+    const StepPlan greedy = step.plan(early_stop(table));
     REQUIRE(greedy.lengths == top(step.fresh, step.drafts, taken));
     REQUIRE(greedy.verified == static_cast<std::int64_t>(taken));
     stopped_early += greedy.stopped == Stopped::next_is_no_better;
 
-    const std::vector<double> stale = objectives(step.stale, step.drafts, step.draft_limit, table);
+    const std::vector<double> stale = objectives(step.stale, step.asked, step.draft_limit, table);
     const StepPlan plan = step.plan(delayed(table));
     REQUIRE(rates(plan) == stale);  // the same sums in the same order
     REQUIRE(plan.budget == static_cast<std::int64_t>(first_maximum(stale)));
@@ -207,21 +210,21 @@ TEST_CASE("equal survivals go to the earlier draft, then to the lower request") 
   for (std::int64_t k = 0; k < 6; ++k) {
     step.draft_limit = k;
     CHECK(step.plan(delayed(flat_table())).lengths == expected[k]);
-    CHECK(step.plan(alg1(flat_table())).lengths == expected[k]);
+    CHECK(step.plan(early_stop(flat_table())).lengths == expected[k]);
   }
 }
 
 TEST_CASE("a draft that gains nothing is not verified: equal objectives go to fewer drafts") {
   // Rows cost 1 ms each and a draft is certain: 1 / 1, 2 / 2, 3 / 3.
   const CostTable table = table_of({1, 2, 3}, 0);
-  CHECK(Step({{1, 1}}).plan(alg1(table)).lengths == Lengths{0});
+  CHECK(Step({{1, 1}}).plan(early_stop(table)).lengths == Lengths{0});
   CHECK(Step({{1, 1}}).plan(delayed(table)).budget == 0);
 }
 
 TEST_CASE("the budget jumps over a stair that stops Algorithm 1") {
   const CostTable stairs({{1, 10}, {2, 14}, {8, 14}}, 8, {{1, 0}});
   const Step step({{.3f, 1, 1, 1, 1}});
-  CHECK(step.plan(alg1(stairs)).lengths == Lengths{0});
+  CHECK(step.plan(early_stop(stairs)).lengths == Lengths{0});
   const StepPlan plan = step.plan(delayed(stairs));
   CHECK(plan.lengths == Lengths{5});
   CHECK(plan.prefixes[1].tokens_per_ms < plan.prefixes[0].tokens_per_ms);
@@ -230,7 +233,7 @@ TEST_CASE("the budget jumps over a stair that stops Algorithm 1") {
 TEST_CASE("no confidence, a negative one and NaN end a request's drafts") {
   for (const float bad : {0.f, -1.f, kNan}) {
     Step step({{.5f, bad, 1.f}, {bad, 1.f, 1.f}, {.5f, .5f, .5f}});
-    CHECK(step.plan(alg1(flat_table())).lengths == Lengths{1, 0, 3});
+    CHECK(step.plan(early_stop(flat_table())).lengths == Lengths{1, 0, 3});
     step.stale = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
     const StepPlan plan = step.plan(delayed(flat_table()));
     CHECK(plan.budget == 9);
@@ -239,14 +242,14 @@ TEST_CASE("no confidence, a negative one and NaN end a request's drafts") {
     std::swap(step.stale, step.fresh);  // of two steps ago: they shrink the budget
     CHECK(step.plan(delayed(flat_table())).lengths == Lengths{2, 1, 1});
   }
-  const StepPlan above = Step({{2.f, .5f}}).plan(alg1(flat_table()));
+  const StepPlan above = Step({{2.f, .5f}}).plan(early_stop(flat_table()));
   CHECK(above.candidates[0].survival == 1.0);
   CHECK(above.candidates[1].survival == 0.5);
 }
 
 TEST_CASE("survivals are float64 products") {
   const std::vector<float> tiny(5, 1e-30f);  // 1e-150 is no float32
-  const StepPlan plan = Step({tiny}).plan(alg1(flat_table()));
+  const StepPlan plan = Step({tiny}).plan(early_stop(flat_table()));
   CHECK(plan.candidates.size() == 5);
   CHECK(plan.candidates[4].survival == Approx(1e-150).epsilon(1e-6));
   CHECK(plan.candidates[4].survival > 0);
@@ -254,7 +257,7 @@ TEST_CASE("survivals are float64 products") {
 
 TEST_CASE("nothing to verify: no requests, no drafts, no budget") {
   for (const DraftScheduler& scheduler :
-       {DraftScheduler({.kind = Kind::off}), fixed(5), threshold(0), alg1(flat_table()), delayed(flat_table())}) {
+       {DraftScheduler({.kind = Kind::off}), fixed(5), threshold(0), early_stop(flat_table()), delayed(flat_table())}) {
     CHECK(Step({}).plan(scheduler).lengths.empty());
     Step without = example();
     without.drafts = {0, 0};
@@ -272,7 +275,8 @@ TEST_CASE("drafts behind padding, and those past a request's end, are never plan
     return static_cast<std::int32_t>(useful_drafts({ids.data(), {5}}, 100, remaining));
   };
   step.drafts = {useful(padded, 50), useful(whole, 4)};
-  for (const DraftScheduler& scheduler : {fixed(5), threshold(0), alg1(flat_table()), delayed(flat_table())}) {
+  step.asked = {5, 3};
+  for (const DraftScheduler& scheduler : {fixed(5), threshold(0), early_stop(flat_table()), delayed(flat_table())}) {
     CHECK(step.plan(scheduler).lengths == Lengths{1, 3});
   }
 }
@@ -292,7 +296,10 @@ TEST_CASE("rows of prompts count as cost and promise nothing until they are samp
   const CostTable table = table_of({1, 1, 1, 1, 1, 1, 5, 9, 13}, 0);
   const std::vector<float> confidences = {.9f, .9f, .9f};
   const std::vector<std::int32_t> drafts = {3};
-  StepDrafts step{.confidences = {confidences.data(), {1, 3}}, .stale = {confidences.data(), {1, 3}}, .drafts = drafts};
+  StepDrafts step{.confidences = {confidences.data(), {1, 3}},
+                  .stale = {confidences.data(), {1, 3}},
+                  .drafts = drafts,
+                  .asked = drafts};
   StepPlan plan;
   step.plain_rows = 1, step.sampling = 1;
   delayed(table).plan(step, plan);
@@ -304,17 +311,97 @@ TEST_CASE("rows of prompts count as cost and promise nothing until they are samp
   CHECK(plan.prefixes[2].step_ms == 5.0);
 }
 
-TEST_CASE("the budget reads confidences of the step before the last; new requests ask for everything") {
+TEST_CASE("the budget reads confidences of the drafting before; new requests ask for everything") {
   StaleConfidences history(3);
   const auto stale = [&] { return std::vector<float>(history.stale().begin(), history.stale().end()); };
   const std::vector<float> first = {.1f, .2f, .3f}, second = {.4f, .5f}, third = {.6f, .7f, .8f};
   CHECK(stale() == std::vector<float>{1, 1, 1});
-  history.publish(first);
+  history.publish(0, first);  // anchors start at 0
   CHECK(stale() == std::vector<float>{1, 1, 1});
-  history.publish(second);
+  history.publish(3, second);
   CHECK(stale() == first);
-  history.publish(third);
+  history.publish(4, third);
   CHECK(stale() == std::vector<float>{.4f, .5f, 1});
+  CHECK(StaleConfidences(0).stale().empty());
+}
+
+TEST_CASE("the budget never reads the drafts at hand, also of a request that sits out steps with them") {
+  StaleConfidences history(3);
+  const auto stale = [&] { return std::vector<float>(history.stale().begin(), history.stale().end()); };
+  const std::vector<float> old = {.1f, .2f, .3f}, at_hand = {.4f, .5f, .6f}, next = {.7f, .8f, .9f};
+  history.publish(7, old);
+  history.publish(9, at_hand);
+  for (int step = 0; step < 3; ++step) {  // steps without it: nothing was drafted, or the same is published again
+    history.publish(9, {});
+    CHECK(stale() == old);
+    history.publish(9, at_hand);
+    CHECK(stale() == old);
+  }
+  history.publish(12, {});
+  CHECK(stale() == old);
+  history.publish(12, next);
+  CHECK(stale() == at_hand);
+
+  StaleConfidences anew(3);  // thrown away and drafted again from the same anchor
+  anew.publish(7, old);
+  anew.publish(7, at_hand);
+  CHECK(std::vector<float>(anew.stale().begin(), anew.stale().end()) == std::vector<float>{1, 1, 1});
+}
+
+TEST_CASE("the budget follows from what was asked for, not from what came") {
+  // One draft does not pay, two do: with one at hand the budget stays two.
+  const CostTable table({{1, 10}, {2, 25}, {3, 25}}, 3, {{1, 0}});
+  Step step({{1, 1}});
+  step.drafts = {1};
+  StepPlan plan = step.plan(delayed(table));
+  CHECK(plan.budget == 2);
+  CHECK(plan.lengths == Lengths{1});
+  CHECK(plan.stopped == Stopped::no_more_drafts);
+  step.asked = {1};  // known before: the request has two tokens left
+  CHECK(step.plan(delayed(table)).budget == 0);
+}
+
+TEST_CASE("B77: off and fixed need no confidences; policies that do are refused without") {
+  const std::vector<std::int32_t> drafts = {3, 1};
+  const std::vector<float> two = {.9f, .9f, .9f, .9f}, six(6, .9f);
+  StepDrafts step{.drafts = drafts, .plain_rows = 2, .sampling = 2};
+  StepPlan plan;
+  DraftScheduler({.kind = Kind::off}).plan(step, plan);
+  CHECK(plan.lengths == Lengths{0, 0});
+  fixed(2).plan(step, plan);
+  CHECK(plan.lengths == Lengths{2, 1});
+  step.draft_limit = 3;
+  fixed(5).plan(step, plan);
+  CHECK(plan.lengths == Lengths{2, 1});
+  for (const DraftScheduler& scheduler : {threshold(0), early_stop(flat_table()), delayed(flat_table())}) {
+    CHECK(scheduler.policy().needs_confidences());
+    const auto failure = [&] { return failure_of([&] { scheduler.plan(step, plan); }); };
+    step.confidences = {}, step.stale = {six.data(), {2, 3}}, step.asked = drafts;
+    CHECK(failure().code == Errc::invalid_argument);
+    CHECK(failure().says("confidences of [0, 0] for 2 counts of up to 3 drafts"));
+    step.confidences = {two.data(), {2, 2}};  // a draft more than confidences
+    CHECK(failure().says("confidences of [2, 2]"));
+    step.confidences = {six.data(), {2, 3}};
+    scheduler.plan(step, plan);
+    CHECK(plan.lengths == Lengths{2, 1});
+  }
+  step.asked = {};
+  CHECK(failure_of([&] { delayed(flat_table()).plan(step, plan); }).says("stale of [2, 3] for 0 counts"));
+  step.asked = drafts, step.stale = {};
+  CHECK(failure_of([&] { delayed(flat_table()).plan(step, plan); }).says("stale of [0, 0]"));
+  CHECK_FALSE(DraftPolicy{.kind = Kind::off}.needs_confidences());
+  CHECK_FALSE(DraftPolicy{.kind = Kind::fixed}.needs_confidences());
+}
+
+TEST_CASE("only policies that weigh costs say what a step without drafts is worth") {
+  const CostTable table = table_of({1, 2, 3, 4}, 0);
+  for (const DraftPolicy policy : {DraftPolicy{.kind = Kind::off}, DraftPolicy{.kind = Kind::fixed, .drafts = 1},
+                                   DraftPolicy{.kind = Kind::threshold}}) {
+    const StepPlan plan = Step({{.9f, .9f}}).plan(DraftScheduler(policy, table));
+    CHECK(plan.prefixes.empty());
+    CHECK(plan.undrafted_tokens_per_ms == 0.0);
+  }
+  CHECK(Step({{.9f, .9f}}).plan(early_stop(table)).undrafted_tokens_per_ms == 1.0);
 }
 
 TEST_CASE("a plan that is kept allocates nothing") {
@@ -327,7 +414,7 @@ TEST_CASE("a plan that is kept allocates nothing") {
   };
   const std::vector<const void*> before = buffers();
   std::vector<float> confidences(64 * 5);
-  const DraftScheduler schedulers[] = {fixed(3), alg1(flat_table()), delayed(flat_table())};
+  const DraftScheduler schedulers[] = {fixed(3), early_stop(flat_table()), delayed(flat_table())};
   for (const std::int32_t requests : {64, 3, 64}) {
     for (float& c : confidences) c = random.uniform(0.5, 1);
     const std::vector<std::int32_t> drafts(static_cast<std::size_t>(requests), 5);
@@ -335,6 +422,7 @@ TEST_CASE("a plan that is kept allocates nothing") {
       scheduler.plan({.confidences = {confidences.data(), {requests, 5}},
                       .stale = {confidences.data(), {requests, 5}},
                       .drafts = drafts,
+                      .asked = drafts,
                       .plain_rows = requests,
                       .sampling = requests},
                      plan);
@@ -345,7 +433,7 @@ TEST_CASE("a plan that is kept allocates nothing") {
 
 TEST_CASE("policies have names") {
   CHECK(parse_draft_policy("off") == DraftPolicy{.kind = Kind::off});
-  CHECK(parse_draft_policy("alg1") == DraftPolicy{.kind = Kind::alg1});
+  CHECK(parse_draft_policy("alg1") == DraftPolicy{.kind = Kind::early_stop});
   CHECK(parse_draft_policy("delayed") == DraftPolicy{});
   CHECK(parse_draft_policy("fixed:3") == DraftPolicy{.kind = Kind::fixed, .drafts = 3});
   CHECK(parse_draft_policy("threshold:0.25") == DraftPolicy{.kind = Kind::threshold, .threshold = .25f});
@@ -363,7 +451,7 @@ TEST_CASE("a policy out of range, or without the costs that it weighs, is refuse
   CHECK(failure_of([] { fixed(-1); }).says("fixed:-1, expected at least 0"));
   CHECK(failure_of([] { threshold(1.5f); }).says("expected 0 .. 1"));
   CHECK(failure_of([] { threshold(kNan); }).code == Errc::invalid_argument);
-  for (const Kind kind : {Kind::alg1, Kind::delayed}) {
+  for (const Kind kind : {Kind::early_stop, Kind::delayed}) {
     CHECK(failure_of([&] { DraftScheduler({.kind = kind}); }).says("need a cost table"));
   }
 }
@@ -404,15 +492,46 @@ TEST_CASE("B75: a budget that ends cuts a prompt, not others' drafts; a cut prom
   admit_rows(std::span<RowRequest>{}, 1, 1, 7);
 }
 
+TEST_CASE("B75: a long prompt keeps nobody behind it from decoding, whoever has the first turn") {
+  constexpr std::int64_t kBudget = 64, kSteps = 80;
+  for (std::size_t prompt = 0; prompt < 8; ++prompt) {
+    std::vector<RowRequest> requests(8, RowRequest{.wanted_rows = 1, .wanted_drafts = 4});
+    requests[prompt] = {.wanted_rows = 1'000'000, .wanted_drafts = 4};
+    std::vector<std::int64_t> served(8, 0), drafted(8, 0);
+    for (std::int64_t turn = 0; turn < kSteps; ++turn) {
+      admit_rows(requests, kBudget, 7 * 4, turn);
+      for (std::size_t r = 0; r < 8; ++r) served[r] += requests[r].rows, drafted[r] += requests[r].drafts;
+    }
+    std::vector<std::int64_t> rows(8, kSteps), blocks(8, kSteps);
+    rows[prompt] = kSteps * (kBudget - 7), blocks[prompt] = 0;
+    CHECK(served == rows);
+    CHECK(drafted == blocks);
+  }
+}
+
+TEST_CASE("B75: fewer rows than requests go round: each gets as many as the others") {
+  std::vector<RowRequest> requests(8, RowRequest{.wanted_rows = 1});
+  requests[3].wanted_rows = 1000;
+  std::vector<std::int64_t> served(8, 0);
+  for (std::int64_t turn = 0; turn < 80; ++turn) {
+    admit_rows(requests, 3, 0, turn);
+    for (std::size_t r = 0; r < 8; ++r) served[r] += requests[r].rows;
+  }
+  CHECK(served == std::vector<std::int64_t>(8, 30));
+}
+
 TEST_CASE("B75: drafts to verify are not taken from a step's prompt rows") {
   // 16 prompt rows beside one decoding request: as many drafts as without them when rows cost nothing more.
   const std::vector<float> confidences(10, .9f);
   const std::vector<std::int32_t> drafts = {5, 0};
-  StepDrafts step{.confidences = {confidences.data(), {2, 5}}, .stale = {confidences.data(), {2, 5}}, .drafts = drafts};
+  StepDrafts step{.confidences = {confidences.data(), {2, 5}},
+                  .stale = {confidences.data(), {2, 5}},
+                  .drafts = drafts,
+                  .asked = drafts};
   StepPlan plan;
   for (const std::int64_t rows : {1, 17}) {
     step.plain_rows = rows, step.sampling = 1, step.draft_limit = 4;
-    for (const DraftScheduler& scheduler : {fixed(5), alg1(flat_table()), delayed(flat_table())}) {
+    for (const DraftScheduler& scheduler : {fixed(5), early_stop(flat_table()), delayed(flat_table())}) {
       scheduler.plan(step, plan);
       CHECK(plan.lengths == Lengths{4, 0});
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// Losslessness of the scheduler, by enumeration (dspark.md 6.7). Two requests, two drafts each, two tokens; confidences depend on the
-// tokens before them. All sixteen outcomes of drafting are planned for. A policy must not look at what it decides about, and behind
-// the verifier, token by token or jointly, each request's output must have the target's law. The forbidden search, over the confidences of
-// the drafts that it admits, must be caught at it.
+// Losslessness of the scheduler, by enumeration (dspark.md 6.7). Two requests, two drafts each, two tokens; confidences, and whether there
+// is a next draft, depend on the tokens before them. All sixteen outcomes of drafting are planned for. A policy must not look at what it
+// decides about, and behind the verifier, token by token or jointly, each request's output must have the target's law. The forbidden
+// search, over the confidences of the drafts that it admits, must be caught at it.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -27,7 +27,8 @@ using Law = std::array<double, 8>;  // of three tokens, the first one the highes
 struct Request {
   std::array<double, 7> p;  // [prefix]: "", 0, 1, 00, 01, 10, 11
   std::array<double, 3> q;
-  std::array<float, 3> c;  // c_1; c_2 behind 0; behind 1
+  std::array<float, 3> c;                          // c_1; c_2 behind 0; behind 1
+  std::array<bool, 3> there = {true, true, true};  // of the same drafts: not padded, not trimmed
 };
 
 /// Index of a prefix of so many of the tokens.
@@ -104,7 +105,7 @@ struct Model {
   std::array<Request, 2> requests;
 };
 
-using Planner = std::function<Lengths(const Rows&)>;
+using Planner = std::function<Lengths(const Rows&, const Lengths&)>;
 
 /// How the sixteen plans of a policy fare.
 struct Findings {
@@ -120,14 +121,16 @@ Findings enumerate(const Model& model, const Planner& planner, Verification how 
   };
   for (std::size_t i = 0; i < 16; ++i) {
     Rows confidences;
+    Lengths at_hand;
     weights[i] = 1;
     for (std::size_t r = 0; r < 2; ++r) {
       const Request& request = model.requests[r];
       const std::array<int, 3> x = drafts_of(i, r);
       confidences.push_back({request.c[0], request.c[prefix(x, 1)]});
+      at_hand.push_back(!request.there[0] ? 0 : request.there[prefix(x, 1)] ? 2 : 1);
       for (std::size_t k = 0; k < kDraft; ++k) weights[i] *= of(request.q[prefix(x, k)], x[k]);
     }
-    plans[i] = planner(confidences);
+    plans[i] = planner(confidences, at_hand);
   }
   Findings findings;
   for (std::size_t r = 0; r < 2; ++r) {
@@ -161,13 +164,21 @@ Model random_model(Random& random) {
   return model;
 }
 
+/// The same with drafts missing behind some prefixes, so that how many there are tells what they are.
+Model trimmed(Model model, Random& random) {
+  for (Request& request : model.requests)
+    request.there = {random.below(8) > 0, random.below(2) > 0, random.below(2) > 0};
+  return model;
+}
+
 Rows random_confidences(Random& random) {
   return {{random.uniform(0, 1), random.uniform(0, 1)}, {random.uniform(0, 1), random.uniform(0, 1)}};
 }
 
 Planner by(const DraftScheduler& scheduler, const Rows& stale = {}, std::int64_t limit = 100) {
-  return [=](const Rows& fresh) {
-    Step step(fresh);
+  return [=](const Rows& fresh, const Lengths& drafts) {
+    Step step(fresh);  // asks for both drafts
+    step.drafts = drafts;
     if (!stale.empty()) step.stale = stale;
     step.draft_limit = limit;
     return step.plan(scheduler).lengths;
@@ -187,7 +198,7 @@ void check_exact(const Model& model, const Planner& planner) {
 TEST_CASE("policies without costs keep the target's law, also where rows run short") {
   Random random(63);
   for (int i = 0; i < 60; ++i) {
-    const Model model = random_model(random);
+    const Model whole = random_model(random), model = i % 2 == 0 ? whole : trimmed(whole, random);
     check_exact(model, by(DraftScheduler({.kind = Kind::off})));
     for (std::int64_t limit = 0; limit <= 4; ++limit) {
       for (const std::int32_t drafts : {1, 2}) {
@@ -204,7 +215,10 @@ TEST_CASE("Algorithm 1 keeps the target's law on 300 random tables") {
   Random random(64);
   for (int i = 0; i < 300; ++i) {
     const Model model = random_model(random);
-    check_exact(model, by(DraftScheduler({.kind = Kind::alg1}, random_table(random, 6)), {}, random.below(6)));
+    const Planner planner =
+        by(DraftScheduler({.kind = Kind::early_stop}, random_table(random, 6)), {}, random.below(6));
+    check_exact(model, planner);
+    check_exact(trimmed(model, random), planner);
   }
 }
 
@@ -216,6 +230,7 @@ TEST_CASE("a delayed budget keeps the target's law, whatever it is") {
     const DraftScheduler scheduler({.kind = Kind::delayed}, random_table(random, 6));
     const Rows stale = random_confidences(random);
     check_exact(model, by(scheduler, stale));
+    check_exact(trimmed(model, random), by(scheduler, stale));
     const StepPlan plan = Step(stale).plan(scheduler);
     ++seen[static_cast<std::size_t>(plan.budget)];
   }
@@ -228,7 +243,7 @@ TEST_CASE("the best prefix of the drafts' own confidences is no lossless policy"
   for (int i = 0; i < 300; ++i) {
     const Model model = random_model(random);
     const CostTable table = random_table(random, 6);
-    const Planner searching = [&](const Rows& fresh) { return best_of_fresh(Step(fresh), table); };
+    const Planner searching = [&](const Rows& fresh, const Lengths&) { return best_of_fresh(Step(fresh), table); };
     const Findings findings = enumerate(model, searching);
     if (findings.bias > 1e-6) {
       ++biased;
@@ -238,6 +253,38 @@ TEST_CASE("the best prefix of the drafts' own confidences is no lossless policy"
     CHECK(enumerate(model, by(DraftScheduler({.kind = Kind::delayed}, table))).bias == findings.bias);
   }
   CHECK(biased >= 3);
+}
+
+TEST_CASE("how many drafts came may tell what they are: no policy's law feels it") {
+  // One request; a first draft of 0 ends its drafts. With one draft no step pays, with two it does: a budget over the drafts at hand would
+  // verify nothing behind 0 and both behind 1, and give token 1 first with .45 in place of .3.
+  const CostTable table({{1, 10}, {2, 25}, {3, 25}}, 3, {{1, 0}});
+  const Request request{.p = {.3, .3, .3, .3, .3, .3, .3}, .q = {.5, .5, .5}, .c = {1, 1, 1}};
+  const Law expected = target_law(request);
+  const auto law_of = [&](const auto& lengths) {
+    Law law{};
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::array<int, 3> x = {int(i >> 1), int(i & 1), 0};
+      add_output(request, x, lengths(x[0] == 0 ? 1 : 2), Verification::rejection, .25, law);
+    }
+    return law;
+  };
+  for (const char* policy : {"off", "fixed:1", "fixed:2", "threshold:0.5", "alg1", "delayed"}) {
+    CAPTURE(policy);
+    const DraftScheduler scheduler(parse_draft_policy(policy), table);
+    const Law law = law_of([&](std::int32_t at_hand) {
+      Step step({{1, 1}});
+      step.drafts = {at_hand};
+      return step.plan(scheduler).lengths[0];
+    });
+    for (std::size_t i = 0; i < law.size(); ++i) CHECK(law[i] == Approx(expected[i]).margin(1e-12));
+  }
+  const Law misused = law_of([&](std::int32_t at_hand) {  // what came, said to be what was asked for
+    Step step({{1, 1}});
+    step.drafts = step.asked = {at_hand};
+    return step.plan(DraftScheduler({.kind = Kind::delayed}, table)).lengths[0];
+  });
+  CHECK(misused[4] + misused[5] + misused[6] + misused[7] == Approx(.45).epsilon(1e-12));
 }
 
 TEST_CASE("example 5: the law that the search on fresh confidences leaves is (.85, .15)") {

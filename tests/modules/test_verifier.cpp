@@ -284,6 +284,16 @@ TEST_CASE("greedy reads logits and gives ties to the lowest id", "[verifier]") {
   CHECK(judge({1, -1}).accepted == 1);
 }
 
+TEST_CASE("greedy accepts nothing in a row with nothing above -infinity, padding neither", "[verifier]") {
+  const float none = -std::numeric_limits<float>::infinity();
+  const std::vector<float> logits{1, 3, /**/ none, none, /**/ 2, 0};
+  for (std::int32_t id : {-1, 0, 1, 2}) {
+    const Verdict verdict = verify_greedy(view(Ids{1, id}), In<float, 2>(logits.data(), {3, 2}));
+    CHECK(verdict.accepted == 1);
+    CHECK(verdict.next == -1);
+  }
+}
+
 TEST_CASE("drafts follow their own softmax at the request's temperature", "[verifier]") {
   const std::vector<float> logits{2, -.5f, 0, -.75f};
   Row q(4);
@@ -309,6 +319,7 @@ TEST_CASE("drafts follow their own softmax at the request's temperature", "[veri
     for (const std::vector<float>& bad :
          {std::vector<float>{1, 2, std::nanf("")}, std::vector<float>{-inf, -inf, -inf}}) {
       CHECK(draw_draft(view(bad), temperature, 1, 0, 1, {q.data(), {3}}) == -1);
+      CHECK(draft_law(view(bad), temperature, {q.data(), {3}}) == -1);
     }
   }
 }
@@ -326,6 +337,22 @@ TEST_CASE("B62: a draft is drawn from the very row that judges it", "[verifier]"
       CHECK(id == numerics::draw(q.data(), 5, round_uniform(5, 30, step, numerics::Purpose::draft)));
     }
   }
+}
+
+TEST_CASE("B62: kept logits give the very row again that a draft was drawn from", "[verifier]") {
+  std::vector<float> logits(1000);
+  for (std::size_t v = 0; v < logits.size(); ++v)
+    logits[v] = static_cast<float>(9 * std::sin(static_cast<double>(v * v)));
+  for (double temperature : {.3, 1.0, 1.7}) {
+    Row q(1000, -1), again(1000, -2);
+    CHECK(draw_draft(view(logits), temperature, 5, 30, 1, {q.data(), {1000}}) >= 0);
+    const std::vector<float> kept = logits;
+    CHECK(draft_law(view(kept), temperature, {again.data(), {1000}}) == runtime::argmax(view(logits)));
+    CHECK(again == q);
+  }
+  Row untouched(1000, -1);
+  CHECK(draft_law(view(logits), 0, {untouched.data(), {1000}}) == runtime::argmax(view(logits)));
+  CHECK(untouched == Row(1000, -1));
 }
 
 TEST_CASE("no u serves two draws", "[verifier]") {

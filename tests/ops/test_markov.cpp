@@ -3,8 +3,10 @@
 // ops::Markov: the worked example of dspark.md 8.1, random matrices in every storage format, and rows that lie apart.
 #include "dsv41/ops/markov.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -27,8 +29,7 @@ struct Outputs {
 };
 
 template <class B>
-Outputs run(const Inputs& in, bool in_place = false) {
-  B backend;
+Outputs run_on(B& backend, const Inputs& in, bool in_place = false) {
   Memory<B> memory(backend);
   const Out<float, 2> base = memory.put(in.base);
   const bool judges = in.confidence.rows > 0;
@@ -46,6 +47,12 @@ Outputs run(const Inputs& in, bool in_place = false) {
   Outputs out{memory.get(op.logits), memory.get(op.z)};
   if (!in_place) CHECK(memory.get(base) == in.base.values);
   return out;
+}
+
+template <class B>
+Outputs run(const Inputs& in, bool in_place = false) {
+  B backend;
+  return run_on(backend, in, in_place);
 }
 
 Inputs random_inputs(Format format, std::int64_t rows, std::int64_t vocab, std::int64_t rank, std::int64_t dim) {
@@ -141,13 +148,33 @@ TEMPLATE_LIST_TEST_CASE("B77: without a confidence head the logits are the same,
   CHECK(got.z.empty());
 }
 
-TEMPLATE_LIST_TEST_CASE("B07: a token outside the table is an error that names it", "[markov]", Backends) {
-  for (const std::int32_t token : {-1, 37}) {
-    Inputs in = random_inputs(Format::bf16, 3, 37, 8, 16);
-    in.tokens[1] = token;
-    const Failure failure = failure_of([&] { run<TestType>(in); });
-    CHECK(failure.code == Errc::invalid_argument);
-    CHECK(failure.says("markov: tokens holds " + std::to_string(token)));
+TEMPLATE_LIST_TEST_CASE("B07: a token behind the table is an error that names it", "[markov]", Backends) {
+  Inputs in = random_inputs(Format::bf16, 3, 37, 8, 16);
+  in.tokens[1] = 37;
+  const Failure failure = failure_of([&] { run<TestType>(in); });
+  CHECK(failure.code == Errc::invalid_argument);
+  CHECK(failure.says("markov: tokens holds 37, expected at least -1 and less than 37"));
+}
+
+TEMPLATE_LIST_TEST_CASE("B07: a negative token is none: a row without it, and nothing to the rows beside it",
+                        "[markov]", Backends) {
+  for (const Format format : kFormats) {
+    INFO(format_name(format));
+    for (const std::int32_t none : {-1, std::numeric_limits<std::int32_t>::min()}) {
+      Inputs in = random_inputs(format, 3, 37, 64, 40);
+      TestType backend;
+      const Outputs whole = run_on(backend, in);  // whose row the backend's workspace may still hold
+      in.tokens[1] = none;
+      const Outputs got = run_on(backend, in);
+      std::vector<float> want = whole.logits;
+      std::copy_n(in.base.values.begin() + 37, 37, want.begin() + 37);
+      CHECK(same_bits(got.logits, want));
+      CHECK(got.z[0] == whole.z[0]);
+      CHECK(got.z[2] == whole.z[2]);
+      Doubles joined = slice(in.hidden.values, 40, 40);
+      joined.resize(104);
+      CHECK(norm_error({got.z[1]}, product(in.confidence, joined)) <= 1e-5);
+    }
   }
 }
 

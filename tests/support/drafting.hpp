@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dsv41/modules/dspark/drafter.hpp"
-#include "dsv41/numerics/rope.hpp"
+#include "dsv41/modules/dspark/verifier.hpp"
 #include "memory.hpp"
 
 namespace dsv41::test {
@@ -35,12 +35,13 @@ struct DraftRequest {
 template <class B>
 class Drafting {
  public:
-  Drafting(B& backend, const ModelConfig& config, const ModelWeights& weights, Numeric numeric,
-           const DraftLimits& limits)
+  /// `frequencies`: as Drafter takes them.
+  Drafting(B& backend, const ModelConfig& config, const ModelWeights& weights, In<float, 1> frequencies,
+           Numeric numeric, const DraftLimits& limits)
       : backend_(&backend),
         config_(config),
         memory_(backend),
-        drafter_(config, weights, memory_.put(frequencies(config)), numeric),
+        drafter_(config, weights, frequencies, numeric),
         scratch_(backend, config, limits) {}
 
   /// An empty sequence whose rings hold what a kernel would not like to read.
@@ -66,7 +67,7 @@ class Drafting {
     std::vector<std::int64_t> positions(n * rows);
     std::vector<const DraftState*> states;
     for (std::size_t r = 0; r < n; ++r) {
-      draft_block(config_, requests[r].anchor, requests[r].state->position, std::span(ids).subspan(r * rows, rows),
+      draft_block(config_, requests[r].anchor, *requests[r].state, std::span(ids).subspan(r * rows, rows),
                   std::span(positions).subspan(r * rows, rows));
       for (const auto& [row, id] : requests[r].changes) ids[r * rows + row] = id;
       states.push_back(requests[r].state);
@@ -90,7 +91,7 @@ class Drafting {
         const std::vector<float> one = piece(all, r, n);
         out[r].logits.insert(out[r].logits.end(), one.begin(), one.end());
         if (!sure.empty()) out[r].z.push_back(sure[r]);
-        tokens[r] = static_cast<std::int32_t>(std::max_element(one.begin(), one.end()) - one.begin());
+        tokens[r] = draw_draft({one.data(), {std::ssize(one)}}, 0, 0, requests[r].state->position, row + 1, {});
         out[r].tokens.push_back(tokens[r]);
       }
     }
@@ -109,11 +110,6 @@ class Drafting {
   const DraftViews& views() const { return scratch_.views(); }
 
  private:
-  static std::vector<float> frequencies(const ModelConfig& c) {
-    std::vector<float> out(static_cast<std::size_t>(c.rope_dim / 2));
-    numerics::rope_frequencies(c.rope_theta, c.rope_dim, nullptr, out.data());
-    return out;
-  }
   static std::vector<float> piece(const std::vector<float>& all, std::size_t i, std::size_t of) {
     const auto size = static_cast<std::ptrdiff_t>(all.size() / of), first = static_cast<std::ptrdiff_t>(i) * size;
     return {all.begin() + first, all.begin() + first + size};

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "drafting.hpp"
+#include "dsv41/numerics/rope.hpp"
 #include "random_model.hpp"
 
 namespace dsv41::test {
@@ -38,7 +40,11 @@ class RandomDrafter {
 
   B& backend() { return stages_.backend; }
   Drafting<B> drafting(Numeric numeric = Numeric::exact, std::int64_t context_rows = 64, std::int64_t block_rows = 24) {
-    return {backend(), config, weights, numeric, {.context_rows = context_rows, .block_rows = block_rows}};
+    std::vector<float> frequencies(static_cast<std::size_t>(config.rope_dim / 2));
+    numerics::rope_frequencies(config.rope_theta, config.rope_dim, nullptr, frequencies.data());
+    return {backend(), config,
+            weights,   memory.put(frequencies),
+            numeric,   {.context_rows = context_rows, .block_rows = block_rows}};
   }
   Array<float, 2> taps(std::int64_t rows, std::uint64_t seed = 9) {
     Random random(seed);

@@ -92,6 +92,9 @@ class Model {
   Numeric numeric() const { return numeric_; }
   const Layer& layer(std::size_t i) const { return layers_[i]; }
 
+  /// [rope_dim / 2] in the backend's memory, while the model lives: what layers without a ratio rotate with, and a drafter's stages.
+  In<float, 1> window_frequencies() const { return frequencies_[0]; }
+
  private:
   static const ModelConfig& checked(const ModelConfig& config, const ModelWeights& weights) {
     validate(config);

@@ -46,8 +46,8 @@ enum class Purpose : std::uint32_t {
 /// The block of a draw.
 ///
 /// Rules: key = seed; counter = (position low, position high, purpose, index). `position` is that of the token which
-///        the draw decides (the first token of a sequence has 0); `index` numbers further blocks of one draw, and the draws of
-///        a position that is drafted more than once (round_uniform in modules/dspark/verifier.hpp).
+///        the draw decides (the first token of a sequence has 0); `index` numbers further blocks of one draw, or the draws
+///        of a position that is decided more than once.
 DSV41_HD constexpr RandomBlock random_block(std::uint64_t seed, std::int64_t position, Purpose purpose,
                                             std::uint32_t index = 0) noexcept {
   const auto at = static_cast<std::uint64_t>(position);

@@ -12,11 +12,11 @@ namespace dsv41::ops {
 /// logits = base + head e and z = confidence . [hidden ; e], where e is the embed row of each row's token: the one before the position
 /// that the logits are for.
 ///
-/// Shapes:  tokens [rows] i32 in [0, vocab); embed, head [vocab, rank]; base, logits [rows, vocab] f32; hidden [rows, dim] f32, not
+/// Shapes:  tokens [rows] i32 below vocab; embed, head [vocab, rank]; base, logits [rows, vocab] f32; hidden [rows, dim] f32, not
 ///          normed; confidence [1, dim + rank] and z [rows] f32, both empty or neither.
 /// Layout:  unit inner stride; rows of base and hidden may lie apart, as those of one position of several blocks do. logits may be base.
-/// Rules:   float32 in both classes: each sum is wide and rounded once, head e is then added in float32. A token outside the table is an
-///          error at sync().
+/// Rules:   float32 in both classes: each sum is wide and rounded once, head e is then added in float32. A negative token is none: e = 0,
+///          so that a request without a draft can stay in its batch. A token behind the table is an error at sync().
 /// Match:   norm<1e-6>.
 /// Cost:    reads the head once a call.
 /// Source:  dspark.md 4.

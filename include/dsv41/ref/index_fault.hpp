@@ -115,7 +115,7 @@ inline IndexFault index_fault(const ops::BlockAttention& op) {
 }
 
 inline IndexFault index_fault(const ops::Markov& op) {
-  return outside(op.name, "tokens", op.tokens, 0, op.embed.rows);
+  return outside(op.name, "tokens", op.tokens, kAnyNegative, op.embed.rows);
 }
 
 inline IndexFault index_fault(const ops::IndexSelect& op) {

@@ -23,7 +23,13 @@ inline void run(const ops::Markov& op, float* workspace) {
   const std::int64_t rows = op.tokens.extent(0), rank = op.embed.cols, dim = op.hidden.extent(1);
   const Out<float, 2> e(workspace, {rows, rank});
   float* const weight = workspace + rows * rank;
-  for (std::int64_t t = 0; t < rows; ++t) numerics::decode_row(op.embed, op.tokens[t], 0, rank, e.row(t).data());
+  for (std::int64_t t = 0; t < rows; ++t) {
+    if (op.tokens[t] < 0) {
+      std::fill_n(e.row(t).data(), rank, 0.0f);
+    } else {
+      numerics::decode_row(op.embed, op.tokens[t], 0, rank, e.row(t).data());
+    }
+  }
   for (std::int64_t v = 0; v < op.head.rows; ++v) {
     numerics::decode_row(op.head, v, 0, rank, weight);
     for (std::int64_t t = 0; t < rows; ++t)

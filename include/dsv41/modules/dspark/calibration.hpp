@@ -76,6 +76,8 @@ class OnlineTemperatures {
   /// One update with the rows of a step.
   ///
   /// Shapes:  logits [rows, draft]; verified, accepted [rows], 0 <= accepted <= verified <= draft.
+  /// Rules:   accepted is the verdict's number (Verdict::accepted), before cut_block() ends the emission at a stop token or a limit:
+  ///          drafts behind the cut were accepted all the same, and the one at it was not refused.
   void update(In<float, 2> logits, std::span<const std::int32_t> verified,
               std::span<const std::int32_t> accepted) noexcept {
     DSV41_DCHECK(logits.extent(1) == static_cast<std::int64_t>(counters_.size()));

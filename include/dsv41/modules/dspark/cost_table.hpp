@@ -124,7 +124,8 @@ class CostTable {
 
 /// Sizes to measure: every captured size, then min(1.5 largest, limit), then doublings of the largest up to the limit.
 ///
-/// Shapes:  captured: ascending, at least one, the last at most `limit`; result ascending.
+/// Shapes:  captured: ascending from at least 1, at least one, the last at most `limit`; result ascending.
+/// Errors:  invalid_argument for captured sizes that are not so.
 inline std::vector<std::int64_t> sizes_to_measure(std::span<const std::int64_t> captured, std::int64_t limit) {
   if (captured.empty() || captured.front() < 1 || captured.back() > limit ||
       std::adjacent_find(captured.begin(), captured.end(), [](std::int64_t a, std::int64_t b) { return a >= b; }) !=
@@ -145,8 +146,14 @@ inline std::vector<std::int64_t> sizes_to_measure(std::span<const std::int64_t> 
 }
 
 /// The median time of each size, by size: points of a curve from repeated measurements in any order. Of an even number the mean of the
-/// middle two.
+/// middle two. Errors: invalid_argument for a time that is not finite; what else a curve refuses, CostCurve does.
 inline std::vector<CostPoint> median_points(std::vector<CostPoint> samples) {
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (std::isfinite(samples[i].ms)) continue;  // NaN has no place in an order
+    throw Error(Errc::invalid_argument, "median_points: sample " + std::to_string(i) + " of size " +
+                                            std::to_string(samples[i].size) + " took " + std::to_string(samples[i].ms) +
+                                            " ms, expected a finite number");
+  }
   std::sort(samples.begin(), samples.end(),
             [](const CostPoint& a, const CostPoint& b) { return std::pair(a.size, a.ms) < std::pair(b.size, b.ms); });
   std::vector<CostPoint> points;

@@ -23,7 +23,7 @@ struct DraftLimits {
 
 /// Every buffer, by name.
 struct DraftViews {
-  Out<float, 2> main;         // [context rows, dim]       what the stages read of the target
+  Out<float, 2> main_x;  // [context rows, dim]       taps, projected and normed: what every stage reads of the target
   Out<float, 2> context_kv;   // [context rows, head_dim]
   Out<std::uint8_t, 1> text;  // [block rows]              zeros: no row is an image token
   Out<float, 3> streams;      // [block rows, hc, dim]     residual streams
@@ -40,7 +40,7 @@ struct DraftViews {
 
   void layout(Cursor& cursor, const ModelConfig& c, const DraftLimits& limits) {
     const std::int64_t rows = limits.block_rows;
-    cursor.take(main, {limits.context_rows, c.dim});
+    cursor.take(main_x, {limits.context_rows, c.dim});
     cursor.take(context_kv, {limits.context_rows, c.head_dim});
     cursor.take(text, {rows});
     cursor.take(streams, {rows, c.hc, c.dim});

@@ -28,8 +28,9 @@ struct DraftState {
     if (!rings.empty()) first = std::max(first, position - rings[0].rows);
   }
 
-  /// Back to `to`, which must not be ahead. Rows that newer ones had overwritten are lost; acceptance suffers, no text does.
+  /// Back to `to`, in [0, position]. Rows that newer ones had overwritten are lost; acceptance suffers, no text does.
   void rewind(std::int64_t to) {
+    DSV41_DCHECK(to >= 0 && to <= position);
     position = to;
     first = std::min(first, to);
   }
@@ -54,17 +55,17 @@ struct DraftBatch {
   std::int64_t block() const { return requests.empty() ? 0 : ids.extent(0) / std::ssize(requests); }
 };
 
-/// One request's rows of ids and positions, in host memory: the anchor at the committed end, noise behind it.
+/// One request's rows of ids and positions, in host memory: the anchor at the state's committed end, noise behind it.
 ///
 /// Rules:  a position beyond the model's last is clamped to it; a draft for such a position is of no use (dspark.md 3.4).
 ///         A block may have any number of rows from 1 on that scratch has room for: none of them enters a ring. The released drafter was
 ///         trained with draft.block; of rows behind these the confidence is of no use (dspark.md 4).
-inline void draft_block(const ModelConfig& c, std::int32_t anchor, std::int64_t position, std::span<std::int32_t> ids,
+inline void draft_block(const ModelConfig& c, std::int32_t anchor, const DraftState& state, std::span<std::int32_t> ids,
                         std::span<std::int64_t> positions) {
   DSV41_DCHECK(ids.size() == positions.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     ids[i] = i == 0 ? anchor : c.draft.noise_token;
-    positions[i] = std::min(position + static_cast<std::int64_t>(i), c.max_positions - 1);
+    positions[i] = std::min(state.position + static_cast<std::int64_t>(i), c.max_positions - 1);
   }
 }
 

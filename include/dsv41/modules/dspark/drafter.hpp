@@ -32,8 +32,8 @@ namespace dsv41 {
 /// A result does not depend on the batch it shares, nor context on how it was cut into calls: bit for bit.
 class Drafter {
  public:
-  /// `frequencies` [rope_dim / 2] of window layers, in the backend's memory. `weights` of the whole model must outlive the drafter:
-  /// embedding and vocabulary head are the target's.
+  /// `frequencies` [rope_dim / 2]: those of the target (Model::window_frequencies), in the backend's memory. Like `weights` of the whole
+  /// model they must outlive the drafter: embedding and vocabulary head are the target's.
   ///
   /// Errors: shape_mismatch for a config without draft stages, and for a stage, expert or head that is missing, naming it. The confidence
   ///         head may be empty: next() then gives no z.
@@ -55,11 +55,11 @@ class Drafter {
   void remember(B& b, In<float, 2> taps, std::span<const DraftContext> committed, const DraftViews& t) const noexcept {
     const DraftWeights& w = weights_->draft;
     const std::int64_t rows = taps.extent(0);
-    const Out<float, 2> main = t.main.rows(0, rows), kv = t.context_kv.rows(0, rows);
-    b.run(ops::Linear{.x = taps, .w = w.main_proj, .y = main, .numeric = numeric_});
-    norm(b, main, w.main_norm, main);
+    const Out<float, 2> main_x = t.main_x.rows(0, rows), kv = t.context_kv.rows(0, rows);
+    b.run(ops::Linear{.x = taps, .w = w.main_proj, .y = main_x, .numeric = numeric_});
+    norm(b, main_x, w.main_norm, main_x);
     for (std::size_t s = 0; s < stages_.size(); ++s) {
-      stages_[s].attn.project_kv(b, main, kv);
+      stages_[s].attn.project_kv(b, main_x, kv);
       for (const DraftContext& c : committed)
         stages_[s].attn.remember(b, kv.rows(c.first_row, c.rows), c.state->position, c.state->rings[s]);
     }
@@ -94,6 +94,8 @@ class Drafter {
   /// Row `row` of every block of the batch just run: tokens [requests] i32 at the rows' own positions (row 0: the anchors, then what was
   /// chosen from the row before) -> logits [requests, vocab] of the next tokens and z [requests], the confidence in them before the
   /// sigmoid (empty without a confidence head). z depends on tokens before the one it judges only.
+  /// A request whose drafts have ended goes on with a negative token (draw_draft gives -1): what it gets is of no use, and its mates
+  /// draft as they would alone.
   template <ops::Backend B>
   void next(B& b, const DraftBatch& batch, std::int64_t row, In<std::int32_t, 1> tokens, const DraftViews& t,
             Out<float, 2> logits, Out<float, 1> z) const noexcept {

@@ -5,9 +5,10 @@
 // the step longer for everybody. Source: dspark.md 6.
 //
 // Lossless: rejection keeps the target's law only if whether a draft is verified does not depend on that draft or on later ones of its
-// request. Every policy here keeps to that: lengths follow from numbers fixed before the drafts were made, and from confidences of which
-// the k-th is a function of the drafts before the k-th. A search for the best number of drafts over the confidences of the very drafts
-// that it admits does not (dspark.md 6.7); `delayed` searches over those of two steps ago for this reason.
+// request. Every policy here keeps to that: lengths follow from numbers fixed before the drafts were made, and from confidences and counts
+// of which the k-th is a function of the drafts before the k-th. A search for the best number of drafts over the confidences of the very
+// drafts that it admits does not (dspark.md 6.7), nor does one over how many of them came; for this reason `delayed` searches over the
+// confidences of the drafting before, of as many drafts as were asked for.
 #pragma once
 
 #include <algorithm>
@@ -29,23 +30,28 @@
 namespace dsv41 {
 
 /// What a step's lengths follow from.
+///
+/// Rules:  with early_stop and delayed, and with any policy where draft_limit is short, a request's length depends on the requests beside
+///         it. Its law does not, but at a temperature above 0 the text that its seed gives may: another length means other draws. With
+///         off, fixed and threshold and rows for all, and at temperature 0 with any policy, the text does not depend on them either.
 struct DraftPolicy {
   enum class Kind : std::uint8_t {
-    off,        ///< verifies nothing
-    fixed,      ///< the first `drafts` of every request
-    threshold,  ///< those before the first confidence below `threshold`
-    alg1,       ///< the paper's Algorithm 1: best survival first, until a draft that does not speed the batch up
-    delayed,    ///< a budget from the confidences of two steps ago, handed out by those of now
+    off,         ///< verifies nothing
+    fixed,       ///< the first `drafts` of every request
+    threshold,   ///< those before the first confidence below `threshold`
+    early_stop,  ///< the paper's Algorithm 1: best survival first, until a draft that does not speed the batch up
+    delayed,     ///< a budget from the confidences of the drafting before, handed out by those of now
   };
   Kind kind = Kind::delayed;
   std::int32_t drafts = 0;  ///< fixed only; at least 0
   float threshold = 0;      ///< threshold only; 0 .. 1, and 0 keeps every draft
 
   bool operator==(const DraftPolicy&) const = default;
-  bool needs_costs() const noexcept { return kind == Kind::alg1 || kind == Kind::delayed; }
+  bool needs_costs() const noexcept { return kind == Kind::early_stop || kind == Kind::delayed; }
+  bool needs_confidences() const noexcept { return kind == Kind::threshold || needs_costs(); }
 };
 
-/// Reads "off", "fixed:N", "threshold:C", "alg1" or "delayed". Errors: invalid_argument.
+/// Reads "off", "fixed:N", "threshold:C", "alg1" (early_stop) or "delayed". Errors: invalid_argument.
 inline DraftPolicy parse_draft_policy(std::string_view text) {
   const std::size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
@@ -56,8 +62,9 @@ inline DraftPolicy parse_draft_policy(std::string_view text) {
   };
   DraftPolicy policy;
   if (first == nullptr) {
-    constexpr std::pair<std::string_view, DraftPolicy::Kind> kNames[] = {
-        {"off", DraftPolicy::Kind::off}, {"alg1", DraftPolicy::Kind::alg1}, {"delayed", DraftPolicy::Kind::delayed}};
+    constexpr std::pair<std::string_view, DraftPolicy::Kind> kNames[] = {{"off", DraftPolicy::Kind::off},
+                                                                         {"alg1", DraftPolicy::Kind::early_stop},
+                                                                         {"delayed", DraftPolicy::Kind::delayed}};
     for (const auto& [known, kind] : kNames) {
       if (name == known) return {.kind = kind};
     }
@@ -73,31 +80,49 @@ inline DraftPolicy parse_draft_policy(std::string_view text) {
                   "', expected off, fixed:N (N at least 0), threshold:C (C in 0 .. 1), alg1 or delayed");
 }
 
-/// The confidences of one request with the delay that the budget needs: a step's budget reads what the step before the previous one
-/// ended with. Until then, and for drafts that were not made, it reads 1: new requests ask for everything.
+/// The confidences of one request with the delay that the budget needs: while drafts are at hand, the budget reads those of the drafting
+/// before. Until there was one, and for drafts that were not made, it reads 1: new requests ask for everything.
+///
+/// Rules:  stale() is never of the newest drafting, whatever is published, for its drafts are what the budget decides about. A drafting is
+///         told by its anchor, which every round moves on: publishing for the newest anchor again (a request sat out a step with its
+///         drafts at hand, or drafted anew from there) replaces what was published for it and leaves stale() alone. No confidences are no
+///         drafting: they change nothing.
+/// Shapes: anchor at least 0 and never below the newest.
 class StaleConfidences {
  public:
-  explicit StaleConfidences(std::int64_t draft)
-      : older_(static_cast<std::size_t>(draft), 1.0f), newer_(static_cast<std::size_t>(draft), 1.0f) {}
+  explicit StaleConfidences(std::int64_t draft) : older_(length(draft), 1.0f), newer_(length(draft), 1.0f) {}
 
-  /// At the end of every step: confidences of the drafts just made, at most `draft`.
-  void publish(std::span<const float> confidences) noexcept {
-    DSV41_DCHECK(confidences.size() <= older_.size());
-    std::swap(older_, newer_);
+  /// Once for each drafting of this request: the position that it drafts behind, and confidences of the drafts, at most `draft`.
+  void publish(std::int64_t anchor, std::span<const float> confidences) noexcept {
+    DSV41_DCHECK(confidences.size() <= newer_.size());
+    DSV41_DCHECK(anchor >= 0 && anchor >= anchor_);
+    if (confidences.empty()) return;
+    if (anchor != anchor_) std::swap(older_, newer_);
+    anchor_ = anchor;
     std::fill(std::copy(confidences.begin(), confidences.end(), newer_.begin()), newer_.end(), 1.0f);
   }
 
   std::span<const float> stale() const noexcept { return older_; }  ///< [draft]
 
  private:
+  static std::size_t length(std::int64_t draft) noexcept {
+    DSV41_DCHECK(draft >= 0);
+    return static_cast<std::size_t>(draft);
+  }
+
   std::vector<float> older_, newer_;
+  std::int64_t anchor_ = -1;  // of newer_; -1: none yet
 };
 
 /// The requests of one step.
+///
+/// Rules:  `asked`, `stale`, plain_rows, sampling and draft_limit are fixed before the drafts at hand are made. `drafts` may depend on
+///         them, of each request whether there is a k-th on those before it only (a padded row, nothing drafted behind a stop token).
 struct StepDrafts {
-  In<float, 2> confidences;              // [requests, draft] of the drafts at hand
-  In<float, 2> stale;                    // [requests, draft] of two steps ago (StaleConfidences); delayed only
+  In<float, 2> confidences;              // [requests, draft] of the drafts at hand; empty for off and fixed
+  In<float, 2> stale;                    // [requests, draft] of the drafting before (StaleConfidences); delayed only
   std::span<const std::int32_t> drafts;  // [requests] drafts at hand, 0 .. draft: useful_drafts() of verifier.hpp
+  std::span<const std::int32_t> asked;   // [requests] drafts asked for: min(draft, remaining - 1); delayed only
   std::int64_t plain_rows = 0;           // rows that are no drafts: 1 a decoding request, a chunk's length in prefill
   std::int64_t sampling = 0;             // requests that will sample a token in this step
   std::int64_t draft_limit = std::numeric_limits<std::int64_t>::max();  // most drafts that the step has rows for
@@ -120,9 +145,9 @@ struct StepPlan {
   /// Why no more drafts are verified.
   enum class Stopped : std::uint8_t {
     by_policy,          ///< off, fixed, threshold: nothing is weighed
-    next_is_no_better,  ///< alg1: the next candidate does not raise the objective
+    next_is_no_better,  ///< early_stop: the next candidate does not raise the objective
     best_of_all,        ///< delayed: the budget is the best of all prefixes
-    no_more_drafts,     ///< alg1, delayed: every admissible draft is verified
+    no_more_drafts,     ///< early_stop, delayed: every admissible draft is verified
     draft_limit,        ///< StepDrafts::draft_limit
   };
 
@@ -130,11 +155,11 @@ struct StepPlan {
   std::int64_t verified = 0;          ///< their sum
   std::int64_t budget = 0;            ///< delayed: K, at least `verified`; otherwise `verified`
   Stopped stopped = Stopped::by_policy;
-  // alg1 and delayed; empty otherwise.
+  // early_stop and delayed; empty and 0 otherwise.
   std::vector<Candidate> candidates;  ///< drafts at hand by rank; the first `verified` are verified
   std::vector<Prefix> prefixes;  ///< [b] for the first b candidates, as far as they were tried; delayed: of `stale`
-  std::vector<Candidate> stale;  ///< delayed: those of two steps ago by rank
-  /// The objective of a step without drafter and drafts, 0 without a table: where it is above prefixes[budget], drafting does not pay.
+  std::vector<Candidate> stale;  ///< delayed: those asked for by rank of the drafting before
+  /// The objective of a step without drafter and drafts: where it is above that of prefixes[budget], drafting does not pay.
   double undrafted_tokens_per_ms = 0;
 
   void reserve(std::int64_t requests, std::int64_t draft) {
@@ -152,9 +177,10 @@ struct StepPlan {
 ///         above 0 makes its draft and all later ones of the request inadmissible; above 1 it counts as 1. Survivals are products in
 ///         float64, in order.
 ///         fixed, threshold: threshold takes NaN for 0. Where draft_limit is short, all first drafts come before all second ones.
-///         alg1: over candidates in rank order; each must raise tokens per ms strictly, the first that does not ends it.
-///         delayed: budget = the first maximum of tokens per ms over all prefixes of the stale candidates; the drafts at hand are then
-///         ranked by their own survival and the first `budget` verified, fewer where fewer are admissible.
+///         early_stop: over candidates in rank order; each must raise tokens per ms strictly, the first that does not ends it.
+///         delayed: budget = the first maximum of tokens per ms over all prefixes of the stale candidates, which are the drafts asked
+///         for: how many came of them may be known by what they are. The drafts at hand are then ranked by their own survival and the
+///         first `budget` verified, fewer where fewer are admissible.
 ///         A step with b drafts is expected to give `sampling` + the sum of their survivals, in table.step_ms(requests, plain_rows + b).
 /// Cost:   n log n for n drafts at hand; no allocation once the plan's buffers are large enough.
 /// Source: dspark.md 6.1 to 6.3, 6.6; the tie rule is the smaller budget.
@@ -165,7 +191,7 @@ class DraftScheduler {
   using Stopped = StepPlan::Stopped;
 
  public:
-  /// Errors: invalid_argument: values of the policy out of range; alg1 or delayed without a table.
+  /// Errors: invalid_argument: values of the policy out of range; early_stop or delayed without a table.
   explicit DraftScheduler(DraftPolicy policy, std::optional<CostTable> table = std::nullopt)
       : policy_(policy), table_(std::move(table)) {
     const auto expect = [](bool holds, const std::string& what) {
@@ -178,19 +204,22 @@ class DraftScheduler {
            "alg1 and delayed weigh drafts against the cost of a step: they need a cost table, got none");
   }
 
+  /// Errors: invalid_argument: the policy reads confidences that the step does not have (a drafter without its confidence head).
   void plan(const StepDrafts& step, StepPlan& out) const {
-    DSV41_DCHECK(static_cast<std::int64_t>(step.drafts.size()) == step.confidences.extent(0));
+    if (policy_.needs_confidences()) expect_rows("confidences", step.confidences, step.drafts, step.drafts.size());
+    if (policy_.kind == Kind::delayed) expect_rows("stale", step.stale, step.asked, step.drafts.size());
     DSV41_DCHECK(step.plain_rows >= 0 && step.sampling >= 0 && step.draft_limit >= 0);
     out.lengths.assign(step.drafts.size(), 0);
     out.candidates.clear();
     out.stale.clear();
     out.prefixes.clear();
-    out.undrafted_tokens_per_ms = table_ ? static_cast<double>(step.sampling) / table_->verify_ms(step.plain_rows) : 0;
+    out.undrafted_tokens_per_ms =
+        policy_.needs_costs() ? static_cast<double>(step.sampling) / table_->verify_ms(step.plain_rows) : 0;
     switch (policy_.kind) {
       case Kind::off: out.stopped = Stopped::by_policy; break;
       case Kind::fixed:
       case Kind::threshold: take_by_rule(step, out); break;
-      case Kind::alg1: take_while_better(step, out); break;
+      case Kind::early_stop: take_while_better(step, out); break;
       case Kind::delayed: take_budget(step, out); break;
     }
     out.verified = 0;
@@ -206,15 +235,29 @@ class DraftScheduler {
     return confidence > 0 ? std::min(static_cast<double>(confidence), 1.0) : 0.0;  // NaN: 0
   }
 
-  static std::int32_t at_hand(const StepDrafts& step, std::size_t request) noexcept {
-    DSV41_DCHECK(step.drafts[request] >= 0 && step.drafts[request] <= step.confidences.extent(1));
-    return step.drafts[request];
+  static std::int32_t largest(std::span<const std::int32_t> counts) noexcept {
+    return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
   }
 
-  static void rank(const StepDrafts& step, In<float, 2> confidences, std::vector<Candidate>& out) {
-    for (std::size_t r = 0; r < step.drafts.size(); ++r) {
+  /// Not left to debug builds: without rows every draft would look inadmissible, and nothing be verified in silence (case B77).
+  static void expect_rows(const char* name, In<float, 2> rows, std::span<const std::int32_t> counts,
+                          std::size_t requests) {
+    const std::int64_t longest = largest(counts);
+    if (counts.size() == requests && rows.extent(0) == static_cast<std::int64_t>(requests) && rows.extent(1) >= longest)
+      return;
+    throw Error(Errc::invalid_argument,
+                std::string("scheduler: ") + name + " of [" + std::to_string(rows.extent(0)) + ", " +
+                    std::to_string(rows.extent(1)) + "] for " + std::to_string(counts.size()) + " counts of up to " +
+                    std::to_string(longest) + " drafts, expected a row and a count for each of " +
+                    std::to_string(requests) + " requests: off and fixed need none");
+  }
+
+  /// Candidates by rank: the first counts[r] of each request.
+  static void rank(In<float, 2> confidences, std::span<const std::int32_t> counts, std::vector<Candidate>& out) {
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+      DSV41_DCHECK(counts[r] >= 0);
       double survival = 1;
-      for (std::int32_t k = 0; k < at_hand(step, r); ++k) {
+      for (std::int32_t k = 0; k < counts[r]; ++k) {
         survival *= probability(confidences(r, k));
         if (survival <= 0) break;
         out.push_back({survival, static_cast<std::int32_t>(r), k + 1});
@@ -242,18 +285,19 @@ class DraftScheduler {
     for (std::size_t i = 0; i < count; ++i) ++lengths[static_cast<std::size_t>(candidates[i].request)];
   }
 
-  /// fixed, threshold: whether a draft is verified where those before it are.
-  bool wanted(float confidence, std::int32_t before) const noexcept {
-    if (policy_.kind == Kind::fixed) return before < policy_.drafts;
-    return probability(confidence) >= static_cast<double>(policy_.threshold);
+  /// fixed, threshold: whether draft k (from 0) at hand is verified where those before it are.
+  bool wanted(const StepDrafts& step, std::size_t request, std::int32_t k) const noexcept {
+    if (policy_.kind == Kind::fixed) return k < policy_.drafts;
+    return probability(step.confidences(request, k)) >= static_cast<double>(policy_.threshold);
   }
 
   void take_by_rule(const StepDrafts& step, StepPlan& out) const {
     out.stopped = Stopped::by_policy;
     std::int64_t left = step.draft_limit;
-    for (std::int32_t k = 0; k < step.confidences.extent(1); ++k) {
+    const std::int32_t most = largest(step.drafts);
+    for (std::int32_t k = 0; k < most; ++k) {
       for (std::size_t r = 0; r < step.drafts.size(); ++r) {
-        if (out.lengths[r] != k || k >= at_hand(step, r) || !wanted(step.confidences(r, k), k)) continue;
+        if (out.lengths[r] != k || k >= step.drafts[r] || !wanted(step, r, k)) continue;
         if (left == 0) {
           out.stopped = Stopped::draft_limit;
           return;
@@ -264,7 +308,7 @@ class DraftScheduler {
   }
 
   void take_while_better(const StepDrafts& step, StepPlan& out) const {
-    rank(step, step.confidences, out.candidates);
+    rank(step.confidences, step.drafts, out.candidates);
     const std::size_t most = limited(out.candidates, step);
     out.stopped = most < out.candidates.size() ? Stopped::draft_limit : Stopped::no_more_drafts;
     add_prefix(step, out.candidates, out.prefixes);
@@ -282,15 +326,14 @@ class DraftScheduler {
   }
 
   void take_budget(const StepDrafts& step, StepPlan& out) const {
-    DSV41_DCHECK(step.stale.extents() == step.confidences.extents());
-    rank(step, step.stale, out.stale);
+    rank(step.stale, step.asked, out.stale);
     const std::size_t most = limited(out.stale, step);
     std::size_t budget = 0;
     for (std::size_t b = 0; b <= most; ++b) {
       add_prefix(step, out.stale, out.prefixes);
       if (out.prefixes[b].tokens_per_ms > out.prefixes[budget].tokens_per_ms) budget = b;
     }
-    rank(step, step.confidences, out.candidates);
+    rank(step.confidences, step.drafts, out.candidates);
     const std::size_t taken = std::min(budget, out.candidates.size());
     out.budget = static_cast<std::int64_t>(budget);
     out.stopped = taken == out.candidates.size()              ? Stopped::no_more_drafts

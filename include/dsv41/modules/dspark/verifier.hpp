@@ -21,9 +21,10 @@
 
 namespace dsv41 {
 
-/// How the drafts of a request are judged. All give the target's law; a request at temperature 0 takes `greedy`, whatever its mates do.
+/// How the drafts of a request are judged. `rejection` and `block` give the target's law at any temperature. A request at temperature 0
+/// takes `greedy`, whatever its mates do.
 enum class Verification : std::int32_t {
-  greedy = 0,     ///< equality with the largest probability's lowest id
+  greedy = 0,     ///< equality with the largest probability's lowest id; for rows at temperature 0 only
   rejection = 1,  ///< token by token (arXiv 2211.17192)
   block = 2,      ///< jointly; accepts at least as many on average, reads two rows a draft (arXiv 2403.10444)
 };
@@ -33,7 +34,8 @@ enum class Verification : std::int32_t {
 /// Shapes: drafts [m] i32; target [m + 1, vocab] f64; proposal [m, vocab] f64 or empty.
 /// Rules:  target: row i is the law of the position behind draft i, after all sampling parameters of the request, as
 ///         Sampler::probabilities gives it; penalties count the drafts before. proposal: row i is what draft i was drawn from, as
-///         draw_draft() left it, whatever filters the target has. Empty: every draft was certain (greedy drafts, a lookup).
+///         draw_draft() left it or draft_law() gives it again, whatever filters the target has. Empty: every draft was certain (greedy
+///         drafts, a lookup).
 ///         Rows sum to 1 up to rounding and hold no NaN.
 ///         An id outside [0, vocab) ends the drafts: padding, for which nothing was drawn; it and what follows are as if they were not
 ///         there, and no memory is read for them. A draft that was drawn and then turned out to be forbidden stays as it is: the
@@ -69,25 +71,39 @@ DSV41_HD constexpr double round_uniform(std::uint64_t seed, std::int64_t anchor,
       numerics::random_block(seed, anchor + step, purpose, static_cast<std::uint32_t>(step)));
 }
 
-/// Draws one draft, and leaves the distribution that it was drawn from (case B62).
+/// The law of a draft. A function of logits and temperature alone: who keeps the logits (half of q's bytes) has q again at verification,
+/// bit for bit.
 ///
 /// Shapes: logits [vocab] f32, Markov bias included, before temperature; q [vocab] f64, empty allowed at temperature 0.
-/// Rules:  q = softmax(logits / temperature), float64, no other filter; the id is drawn from q by the inverse distribution function with
-///         round_uniform(.., Purpose::draft). At temperature 0 it is the lowest id with the largest logit; q is left alone, and the
-///         block has no proposal.
-///         A row with a NaN or nothing above -infinity gives -1, which ends the drafts; q is unspecified then.
+/// Rules:  q = softmax(logits / temperature), float64, no other filter. At temperature 0 q is left alone, and the block has no proposal.
+///         Returns the lowest id with the largest logit, which at temperature 0 is the draft; -1 for a row with a NaN or nothing above
+///         -infinity, which has no law: q is unspecified then.
 /// Cost:   one exp and 24 bytes an id; no allocation.
-DSV41_HD inline std::int32_t draw_draft(In<float, 1> logits, double temperature, std::uint64_t seed,
-                                        std::int64_t anchor, std::int64_t step, Out<double, 1> q) noexcept {
+/// Source: dspark.md 4, 5.6.
+DSV41_HD inline std::int32_t draft_law(In<float, 1> logits, double temperature, Out<double, 1> q) noexcept {
   const std::int64_t vocab = logits.extent(0), top = numerics::argmax(logits.data(), vocab);
   for (std::int64_t v = 0; v < vocab; ++v) {
     if (logits[v] != logits[v]) return -1;
   }
-  if (top < 0 || temperature == 0) return static_cast<std::int32_t>(top);
-  for (std::int64_t v = 0; v < vocab; ++v) q[v] = numerics::softmax_weight(logits[v], logits[top], temperature);
-  numerics::normalise(q.data(), vocab);
+  if (top >= 0 && temperature != 0) {
+    for (std::int64_t v = 0; v < vocab; ++v) q[v] = numerics::softmax_weight(logits[v], logits[top], temperature);
+    numerics::normalise(q.data(), vocab);
+  }
+  return static_cast<std::int32_t>(top);
+}
+
+/// Draws one draft, and leaves the distribution that it was drawn from (case B62).
+///
+/// Shapes: those of draft_law().
+/// Rules:  the id is drawn from q = draft_law() by the inverse distribution function with round_uniform(.., Purpose::draft); at
+///         temperature 0 it is draft_law()'s. A row without a law gives -1, which ends this request's drafts; Drafter::next takes it.
+/// Cost:   that of draft_law() and one pass over q; no allocation.
+DSV41_HD inline std::int32_t draw_draft(In<float, 1> logits, double temperature, std::uint64_t seed,
+                                        std::int64_t anchor, std::int64_t step, Out<double, 1> q) noexcept {
+  const std::int32_t top = draft_law(logits, temperature, q);
+  if (top < 0 || temperature == 0) return top;
   const double u = round_uniform(seed, anchor, step, numerics::Purpose::draft);
-  return static_cast<std::int32_t>(numerics::draw(q.data(), vocab, u));
+  return static_cast<std::int32_t>(numerics::draw(q.data(), logits.extent(0), u));
 }
 
 /// Drafts worth a row of the target: those before the first id outside [0, vocab), and at most remaining - 1, for the round emits one
@@ -95,6 +111,7 @@ DSV41_HD inline std::int32_t draw_draft(In<float, 1> logits, double temperature,
 /// positions behind the anchor.
 DSV41_HD inline std::int64_t useful_drafts(In<std::int32_t, 1> drafts, std::int64_t vocab,
                                            std::int64_t remaining) noexcept {
+  DSV41_DCHECK(remaining >= 1);
   std::int64_t m = 0;
   while (m < drafts.extent(0) && m < remaining - 1 && drafts[m] >= 0 && drafts[m] < vocab) ++m;
   return m;
@@ -156,7 +173,11 @@ struct NextLaw {
   double mass;
 };
 
-/// Below this a residual is rounding noise: its draft was rejected although p = q. DeepSpec's guard.
+/// A residual of at most this mass is taken for rounding noise, its draft for one that was rejected although p = q. DeepSpec's guard.
+///
+/// Rules: a small `scale` (certain drafts judged jointly) makes such a mass of a true residual too. Under both rules the mass is just the
+///        probability that a round ends at this draft, given the drafts before it; so taking the target's row instead moves the law of
+///        a round's text by at most 1e-8 a draft in total variation.
 inline constexpr double kLeastLeftover = 1e-8;
 
 /// Behind all drafts the last row of the target as it is (the bonus); behind fewer the residual of the rejected draft, or its row of the
@@ -185,13 +206,14 @@ DSV41_HD inline std::int32_t draw_next(const DraftBlock& block, std::int64_t acc
 /// Greedy: the longest prefix of drafts that equal their row's argmax, and the argmax behind it.
 ///
 /// Shapes: target [m + 1, vocab], logits (f32, NaN refused before) or probabilities; both give the ids of plain greedy decoding, which is
-///         the same numerics::argmax. Ties go to the lowest id; an id outside the vocabulary equals no argmax.
+///         the same numerics::argmax. Ties go to the lowest id. Nothing equals the argmax of a row with nothing above -infinity; it
+///         ends the round, with -1 as the next token. Nor does an id outside the vocabulary equal any.
 /// Cost:   one pass over each of accepted + 1 rows.
 template <class T>
 DSV41_HD Verdict verify_greedy(In<std::int32_t, 1> drafts, In<T, 2> target) noexcept {
   for (std::int64_t k = 0;; ++k) {
     const auto best = static_cast<std::int32_t>(numerics::argmax(target.row(k).data(), target.extent(1)));
-    if (k == drafts.extent(0) || drafts[k] != best) return {.accepted = k, .next = best};
+    if (k == drafts.extent(0) || best < 0 || drafts[k] != best) return {.accepted = k, .next = best};
   }
 }
 
@@ -236,12 +258,14 @@ struct BlockCut {
 };
 
 /// Cuts what a verdict emits where plain decoding would have stopped: behind the first stop token, which is emitted, and at `remaining`
-/// tokens (at least 1). A stop token that is the last allowed one counts as stopped.
+/// tokens. A stop token that is the last allowed one counts as stopped.
 ///
-/// Rules: counters, penalties, matchers and texts advance by `tokens` after the cut (case B67). The last emitted token has not run as
-///        far as the state is concerned, as in plain decoding, even where it was an accepted draft and its row is there.
+/// Rules: remaining >= 1: a request that may emit nothing has no round. Counters, penalties, matchers and texts advance by `tokens` after
+///        the cut (case B67). The last emitted token has not run as far as the state is concerned, as in plain decoding, even where it
+///        was an accepted draft and its row is there.
 DSV41_HD inline BlockCut cut_block(In<std::int32_t, 1> drafts, const Verdict& verdict, In<std::int32_t, 1> stop_ids,
                                    std::int64_t remaining) noexcept {
+  DSV41_DCHECK(remaining >= 1);
   BlockCut cut;
   while (cut.tokens <= verdict.accepted && cut.tokens < remaining && !cut.stopped) {
     const std::int32_t id = verdict.token(drafts, cut.tokens++);
