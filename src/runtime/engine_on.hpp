@@ -146,7 +146,7 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     const bool with_windows =
         sequence.state.intact(sequence.position()) && sequence.state.holds_rows(first_window_row(sequence.position()));
     StateFileWriter file(write);
-    file.begin({.model = facts().model,
+    file.begin({.model = folder.fingerprint(),
                 .numeric = options.numeric,
                 .bounded_replay = prefill == Prefill::replay,
                 .with_windows = with_windows,
@@ -276,10 +276,10 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     std::int64_t next = 0;                ///< position of the next row to run
     std::int64_t part = 0, part_end = 0;  ///< what of it is a prompt of its own to the prefill mode
     std::int64_t wanted = 0;
+    bool reruns = false;  ///< runs the last token again instead of new ones
 
     /// Wanted rows of the part: the call's last ones.
     std::int64_t part_wanted() const { return std::max<std::int64_t>(0, wanted - (end - part_end)); }
-    bool reruns = false;  ///< runs the last token again instead of new ones
   };
 
   /// Where rows of logits go on the host.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dsv41/core/v41_flash.hpp"
+#include "support/cache_config.hpp"
 #include "support/catch.hpp"
 #include "support/failure.hpp"
 
@@ -20,18 +21,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-/// One layer of window attention below a source of each of these ratios.
-ModelConfig config_of(const std::vector<std::int32_t>& ratios) {
-  ModelConfig c;
-  c.head_dim = 32, c.index_dim = 32, c.window = 5;
-  c.ratios = {0};
-  for (const std::int32_t ratio : ratios) {
-    c.kv_sources.push_back(static_cast<std::int32_t>(c.ratios.size()));
-    c.ratios.push_back(ratio);
-  }
-  c.layers = static_cast<std::int32_t>(c.ratios.size());
-  return c;
-}
+constexpr std::int64_t kWindow = 5;
 
 /// Bytes of one row or of one token of a row: values, then scales (cache_rows.hpp), at head_dim = index_dim = 32.
 constexpr std::int64_t kWindowRow = 33, kEntryRow = 18, kIndexRow = 17, kFloatRow = 128;
@@ -222,7 +212,7 @@ TEST_CASE("pages hold whole groups of every ratio: the smallest common multiple 
   for (const Case& t : {Case{{1}, 64}, Case{{2}, 64}, Case{{3}, 66}, Case{{3, 4}, 72}, Case{{4, 3, 1}, 72},
                         Case{{5, 7, 2}, 70}, Case{{64}, 64}, Case{{65}, 65}, Case{{100, 3}, 300}, Case{{128}, 128}}) {
     for (const std::int64_t room : {0, 1, 8}) {
-      const ModelConfig c = config_of(t.ratios);
+      const ModelConfig c = cache_config(kWindow, t.ratios);
       const CacheLayout layout = make_cache_layout(c, room);
       INFO(t.positions << " positions, room " << room);
       CHECK(layout.page_positions == t.positions);
@@ -238,7 +228,7 @@ TEST_CASE("pages hold whole groups of every ratio: the smallest common multiple 
 }
 
 TEST_CASE("without sources nothing grows: no pages, a block of rings") {
-  const ModelConfig c = config_of({});
+  const ModelConfig c = cache_config(kWindow, {});
   const CacheLayout layout = make_cache_layout(c, 3);
   CHECK(layout.page_bytes == 0);
   CHECK(layout.pages(1000000) == 0);
@@ -248,22 +238,22 @@ TEST_CASE("without sources nothing grows: no pages, a block of rings") {
 }
 
 TEST_CASE("ratios without a common multiple of reasonable size are refused, and no number wraps around") {
-  CHECK(make_cache_layout(config_of({1 << 20}), 0).page_positions == 1 << 20);
-  CHECK(make_cache_layout(config_of({1024, 1023}), 0).page_positions == 1024 * 1023);
-  const Failure two = failure_of([] { make_cache_layout(config_of({1024, 1025}), 0); });
+  CHECK(make_cache_layout(cache_config(kWindow, {1 << 20}), 0).page_positions == 1 << 20);
+  CHECK(make_cache_layout(cache_config(kWindow, {1024, 1023}), 0).page_positions == 1024 * 1023);
+  const Failure two = failure_of([] { make_cache_layout(cache_config(kWindow, {1024, 1025}), 0); });
   CHECK(two.code == Errc::unsupported);
   CHECK(two.message ==
         "caches: the ratios of the kv sources have the common multiple 1049600, expected at most 1048576, for pages of "
         "whole groups");
   std::vector<std::int32_t> many;  // their product is far beyond 2^63
   for (std::int32_t ratio = 1 << 19; many.size() < 20; ratio += 2) many.push_back(ratio + 1);
-  CHECK(failure_of([&] { make_cache_layout(config_of(many), 0); }).code == Errc::unsupported);
+  CHECK(failure_of([&] { make_cache_layout(cache_config(kWindow, many), 0); }).code == Errc::unsupported);
 }
 
 TEST_CASE("runs give what a sequence remembers in an order of its own, whatever the room and the page size") {
   for (const std::vector<std::int32_t>& ratios :
        std::vector<std::vector<std::int32_t>>{{}, {1}, {2, 1}, {3, 4}, {7, 1, 2}, {70}}) {
-    const ModelConfig c = config_of(ratios);
+    const ModelConfig c = cache_config(kWindow, ratios);
     for (const std::int64_t room : {0, 1, 4, 9}) {
       const CacheLayout small = make_cache_layout(c, room);
       for (const CacheLayout& layout : {small, with_larger_pages(small, 2)}) {
@@ -280,7 +270,7 @@ TEST_CASE("runs give what a sequence remembers in an order of its own, whatever 
 }
 
 TEST_CASE("a sequence that has gone on still gives what it was up to `room` tokens ago") {
-  const ModelConfig c = config_of({3, 1});
+  const ModelConfig c = cache_config(kWindow, {3, 1});
   for (const std::int64_t room : {0, 1, 4, 9}) {
     const CacheLayout layout = make_cache_layout(c, room);
     for (std::int64_t end = 1; end <= 60; ++end) {

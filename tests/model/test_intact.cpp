@@ -9,6 +9,7 @@
 
 #include "dsv41/model/state.hpp"
 #include "model/counted_memory.hpp"
+#include "support/cache_config.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
@@ -19,18 +20,6 @@ namespace {
 
 using Pool = CachePool<CountedMemory>;
 using Sequence = State<CountedMemory>;
-
-ModelConfig config_of(std::int64_t window, const std::vector<std::int32_t>& ratios) {
-  ModelConfig c;
-  c.head_dim = 32, c.index_dim = 32, c.window = window;
-  c.ratios = {0};
-  for (const std::int32_t ratio : ratios) {
-    c.kv_sources.push_back(static_cast<std::int32_t>(c.ratios.size()));
-    c.ratios.push_back(ratio);
-  }
-  c.layers = static_cast<std::int32_t>(c.ratios.size());
-  return c;
-}
 
 /// Slots by the row in them. A row is a token that was fed once: another token at the same position is another row.
 class Slots {
@@ -120,7 +109,7 @@ TEST_CASE("after plain steps a sequence can go back as far as its slots reach, a
          std::vector<std::vector<std::int32_t>>{{}, {1}, {2, 1}, {3, 4}, {9}}) {
       for (const std::int64_t room : {0, 1, 2, 5, 8}) {
         CountedMemory memory;
-        const ModelConfig c = config_of(window, ratios);
+        const ModelConfig c = cache_config(window, ratios);
         Pool pool(memory, c, room);
         Random random(static_cast<std::uint64_t>(window * 100 + room));
         Sequence state(pool, 200);
@@ -147,7 +136,7 @@ TEST_CASE("whatever is done to a sequence, it is never called intact where a row
     Random random(seed);
     std::vector<std::int32_t> ratios;
     for (std::int64_t i = random.below(4); i > 0; --i) ratios.push_back(1 + static_cast<std::int32_t>(random.below(6)));
-    const ModelConfig c = config_of(1 + random.below(6), ratios);
+    const ModelConfig c = cache_config(1 + random.below(6), ratios);
     const std::int64_t room = random.below(6);
     CountedMemory memory;
     Pool pool(memory, c, room);

@@ -3,12 +3,12 @@
 // Session::rerun_last: the logits that the last token had when it was fed, whatever kind of token it is.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dsv41/runtime/engine.hpp"
+#include "session_texts.hpp"
 #include "support/catch.hpp"
 #include "support/failure.hpp"
 #include "support/golden.hpp"
@@ -49,7 +49,6 @@ TEST_CASE("the last token run again gives its logits, with its image mark and it
     return session;
   };
   Session whole = fed(kLength);
-  std::vector<std::byte> file;
   for (const std::int64_t n : {1, 12, 21, 25, 26, 30}) {  // an ordinary token, one with an embedding, one without
     INFO(n << " tokens");
     const Session fresh = fed(n);
@@ -62,15 +61,8 @@ TEST_CASE("the last token run again gives its logits, with its image mark and it
       CHECK(only_row(back) == want);
       CHECK(back.position() == n);
     }
-    file.clear();
-    fresh.save([&](std::span<const std::byte> bytes) { file.insert(file.end(), bytes.begin(), bytes.end()); });
-    std::size_t at = 0;
     Session restored = engine.open_session();
-    restored.restore([&](std::span<std::byte> bytes) {
-      std::memcpy(bytes.data(), file.data() + at, bytes.size());
-      at += bytes.size();
-      return bytes.size();
-    });
+    restore(restored, saved(fresh));
     restored.rerun_last();
     CHECK(only_row(restored) == want);
     const std::int32_t next = 7;

@@ -2,14 +2,13 @@
 //
 // Calls that a reviewer broke once: from within a listener, with the session's own tokens, of several wanted rows in a prompt that skips
 // layers, in bounded replay, and to the prefix cache from prompts of any length.
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dsv41/runtime/engine.hpp"
+#include "session_texts.hpp"
 #include "support/catch.hpp"
 #include "support/failure.hpp"
 #include "support/golden.hpp"
@@ -45,22 +44,6 @@ std::vector<float> next(Session& session) {
   const std::int32_t id = 7;
   session.append({.ids = {&id, 1}});
   return logits(session);
-}
-
-std::vector<std::byte> saved(const Session& session) {
-  std::vector<std::byte> out;
-  session.save([&](std::span<const std::byte> bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); });
-  return out;
-}
-
-void restore(Session& session, const std::vector<std::byte>& bytes) {
-  std::size_t at = 0;
-  session.restore([&](std::span<std::byte> to) {
-    const std::size_t n = std::min(to.size(), bytes.size() - at);
-    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), n, to.begin());
-    at += n;
-    return n;
-  });
 }
 
 }  // namespace
