@@ -3,7 +3,6 @@
 // Engine and Session: checks at the edge, and which backend stands behind them.
 #include "dsv41/runtime/engine.hpp"
 
-#include <new>
 #include <string>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "engine_impl.hpp"
 #include "engine_on.hpp"
 #include "float_environment.hpp"
+#include "with_memory.hpp"
 
 namespace dsv41::runtime {
 
@@ -30,20 +30,18 @@ void check_options(const EngineOptions& options, const ModelConfig& config) {
   }
   if (options.max_rows < 1) refuse("max_rows", "at least 1", options.max_rows);
   if (options.room < 0 || options.room > kMostRoom) refuse("room", "0 to " + std::to_string(kMostRoom), options.room);
+  if (options.draft < 0 || options.draft > options.room) {
+    refuse("draft", "0 to room = " + std::to_string(options.room) + ": a rejected draft must not cost a window row",
+           options.draft);
+  }
+  if (options.draft > 0 && config.draft.stages == 0) {
+    throw Error(Errc::unsupported, "engine: draft is " + std::to_string(options.draft) +
+                                       ", expected 0: the model has no draft stages (num_nextn_predict_layers)");
+  }
   if (options.cache_bytes < 0) refuse("cache_bytes", "at least 0", options.cache_bytes);
   const std::int64_t most = options.cache_bytes == 0 ? INT64_MAX : options.cache_bytes;
   if (options.prefix_bytes < 0 || options.prefix_bytes > most)
     refuse("prefix_bytes", "0 to cache_bytes = " + std::to_string(most), options.prefix_bytes);
-}
-
-/// work(), with the host's own shortage told as the library tells it.
-template <class Work>
-auto with_memory(const char* what, const Work& work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    throw Error(Errc::out_of_memory, std::string(what) + ": the host has no memory left for it");
-  }
 }
 
 /// A public call of an engine or one of its sessions.
@@ -108,6 +106,15 @@ Session Engine::open_session() {
 void Engine::step(std::span<const SessionFeed> feeds, const StepControl& control) {
   call(*impl_, "step", [&] { impl_->step("step", feeds, control); });
 }
+void Engine::check(const Session& session, const Feed& feed) const {
+  with_memory("check", [&] { impl_->check(session, feed); });
+}
+void Engine::draft(std::span<const SessionDraft> requests) {
+  call(*impl_, "draft", [&] { impl_->draft(requests); });
+}
+bool Engine::has_confidence() const noexcept {
+  return impl_->has_confidence();
+}
 const ModelConfig& Engine::config() const noexcept {
   return impl_->config;
 }
@@ -141,6 +148,9 @@ SyncReport Session::sync_to(const Feed& feed, const StepControl& control) {
 }
 std::int64_t Session::rewind(std::int64_t position) {
   return call(*impl_->engine, "rewind", [&] { return impl_->engine->rewind(*impl_, position); });
+}
+void Session::commit(std::int64_t rows) {
+  call(*impl_->engine, "commit", [&] { impl_->engine->commit(*impl_, rows); });
 }
 void Session::rerun_last(const StepControl& control) {
   call(*impl_->engine, "rerun_last", [&] { impl_->engine->rerun_last(*this, control); });

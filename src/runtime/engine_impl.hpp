@@ -62,6 +62,10 @@ class Engine::Impl {
   virtual void step(const char* call, std::span<const SessionFeed> feeds, const StepControl& control) = 0;
   virtual SyncReport sync_to(Session& session, const Feed& feed, const StepControl& control) = 0;
   virtual std::int64_t rewind(Session::Impl& session, std::int64_t position) = 0;
+  virtual void check(const Session& session, const Feed& feed) const = 0;
+  virtual void commit(Session::Impl& session, std::int64_t rows) = 0;
+  virtual void draft(std::span<const SessionDraft> requests) = 0;
+  virtual bool has_confidence() const noexcept = 0;
   virtual void rerun_last(Session& session, const StepControl& control) = 0;
   virtual std::unique_ptr<Session::Impl> fork(const Session::Impl& session) = 0;
   virtual void save(const Session::Impl& session, const WriteBytes& write) = 0;

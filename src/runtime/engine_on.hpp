@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -18,10 +20,10 @@
 #include "dsv41/model/prefill.hpp"
 #include "dsv41/model/state.hpp"
 #include "engine_impl.hpp"
+#include "engine_jobs.hpp"
 #include "float_environment.hpp"
 #include "prefix_cache.hpp"
 #include "state_file.hpp"
-#include "step_runner.hpp"
 
 namespace dsv41::runtime {
 
@@ -30,16 +32,11 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
  public:
   On(const ModelFolder& folder, const EngineOptions& options)
       : Impl(folder, options),
-        pool_(backend_, config, options.room, options.cache_bytes),
-        runner_(backend_, folder, options.numeric,
-                {.max_context = options.max_context, .max_rows = std::min(options.max_rows, options.max_context)}) {
-    if (options.prefix_bytes == 0 || pool_.layout.page_bytes == 0) return;
-    prefix_.emplace(pool_.pages, pool_.blocks, pool_.layout.page_positions, options.prefix_bytes);
-    pool_.spare = this;
-  }
+        pool_(backend_, config, options.room, options.cache_bytes, options.draft > 0),
+        jobs_(*this, backend_, pool_, open_prefix()) {}
 
   std::unique_ptr<Session::Impl> open(std::shared_ptr<Engine::Impl> self) override {
-    return std::make_unique<Sequence>(std::move(self), State<B>(pool_, options.max_context));
+    return std::make_unique<Sequence<B>>(std::move(self), State<B>(pool_, options.max_context));
   }
 
   void step(const char* call, std::span<const SessionFeed> feeds, const StepControl& control) override {
@@ -47,42 +44,36 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     jobs.reserve(feeds.size());
     for (const SessionFeed& f : feeds) {
       const std::string where = std::string(call) + (feeds.size() > 1 ? ": feed " + std::to_string(jobs.size()) : "");
-      Sequence& sequence = own(where, f.session);
+      Sequence<B>& sequence = own(where, f.session);
       if (std::any_of(jobs.begin(), jobs.end(), [&](const Job& job) { return job.sequence == &sequence; }))
         throw Error(Errc::invalid_argument, where + ": its session is given twice, expected each once");
       check_feed(where, f.feed, sequence.position());
-      const std::int64_t begin = sequence.position(), end = begin + std::ssize(f.feed.ids);
-      jobs.push_back({.sequence = &sequence,
-                      .begin = begin,
-                      .end = end,
-                      .next = begin,
-                      .part = begin,
-                      .part_end = first_part(begin, end),
-                      .wanted = wanted_rows(f.feed)});
+      jobs.push_back(jobs_.feed(sequence, std::ssize(f.feed.ids), wanted_rows(f.feed)));
     }
     const FloatEnvironment standard;
     try {
       for (std::size_t i = 0; i < jobs.size(); ++i) {
         jobs[i].sequence->transcript.append(feeds[i].feed);
-        prepare(jobs[i]);
+        jobs_.prepare(jobs[i]);
       }
-      reserve_step(jobs);
+      jobs_.reserve_step(jobs);
     } catch (...) {
       for (Job& job : jobs) job.sequence->cut(job.begin);
       throw;
     }
     for (Job& job : jobs) job.sequence->start_call(config.layers);
-    run(jobs, control);
+    jobs_.run(jobs, control);
   }
 
   SyncReport sync_to(Session& session, const Feed& feed, const StepControl& control) override {
-    Sequence& sequence = own("sync_to", &session);
+    Sequence<B>& sequence = own("sync_to", &session);
     check_feed("sync_to", feed, 0);
     Transcript wanted;  // its ids also stand in for feed.ids, which may be the session's own
     wanted.append(feed);
     const std::int64_t common = common_prefix(sequence.transcript.content(), wanted.content());
     const std::int64_t rows = wanted_rows(feed);
-    if (common == wanted.size() && (rows == 0 || (rows == 1 && sequence.state.holds_rows(first_window_row(common))))) {
+    if (common == wanted.size() &&
+        (rows == 0 || (rows == 1 && sequence.state.holds_rows(jobs_.first_window_row(common))))) {
       sequence.rewind(common);  // it is all there
       sequence.start_call(config.layers);
       if (rows > 0) rerun_last(session, control);
@@ -106,45 +97,72 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
   }
 
   std::int64_t rewind(Session::Impl& session, std::int64_t position) override {
-    auto& sequence = static_cast<Sequence&>(session);
+    auto& sequence = static_cast<Sequence<B>&>(session);
     if (position < 0 || position > sequence.position()) {
       throw Error(Errc::invalid_argument, "rewind: position " + std::to_string(position) + ", expected 0 to " +
                                               std::to_string(sequence.position()));
     }
     sequence.rewind(position);
-    return replay_cost(sequence.state, position);
+    return jobs_.replay_cost(sequence.state, position);
+  }
+
+  void check(const Session& session, const Feed& feed) const override {
+    check_feed("check", feed, own("check", &session).position());
+  }
+
+  void commit(Session::Impl& session, std::int64_t rows) override {
+    auto& sequence = static_cast<Sequence<B>&>(session);
+    const std::int64_t had = sequence.logit_rows;
+    if (rows < 1 || rows > had) {
+      throw Error(Errc::invalid_argument, "commit: " + std::to_string(rows) + " rows, expected 1 to the " +
+                                              std::to_string(had) + " that have logits");
+    }
+    sequence.cut(sequence.position() - (had - rows));
+    sequence.logit_rows = rows;
+  }
+
+  bool has_confidence() const noexcept override { return jobs_.drafts() && jobs_.drafts()->has_confidence(); }
+
+  void draft(std::span<const SessionDraft> requests) override {
+    std::vector<DraftPiece> pieces;
+    pieces.reserve(requests.size());
+    for (const SessionDraft& request : requests) {
+      const std::string where = "draft" + (requests.size() > 1 ? ": request " + std::to_string(pieces.size()) : "");
+      const Sequence<B>& sequence = own(where, request.session);
+      check_draft(where, request, sequence);
+      const DraftState& state = sequence.state.draft();
+      if (std::any_of(pieces.begin(), pieces.end(), [&](const DraftPiece& piece) { return piece.state == &state; }))
+        throw Error(Errc::invalid_argument, where + ": its session is given twice, expected each once");
+      DSV41_DCHECK(state.position == sequence.position());
+      pieces.push_back({.state = &state, .request = &request});
+    }
+    const FloatEnvironment standard;
+    if (!pieces.empty()) jobs_.drafts()->draft(pieces);
   }
 
   void rerun_last(Session& session, const StepControl& control) override {
-    Sequence& sequence = own("rerun_last", &session);
+    Sequence<B>& sequence = own("rerun_last", &session);
     const std::int64_t end = sequence.position();
     if (end == 0) throw Error(Errc::invalid_argument, "rerun_last: the session has no tokens, expected at least one");
-    Job job{.sequence = &sequence,
-            .begin = end,
-            .end = end,
-            .next = end,
-            .part = end,
-            .part_end = end,
-            .wanted = 1,
-            .reruns = true};
+    Job job = jobs_.rerun(sequence);
     const FloatEnvironment standard;
-    prepare(job);
-    reserve_step({&job, 1});
+    jobs_.prepare(job);
+    jobs_.reserve_step({&job, 1});
     sequence.start_call(config.layers);
-    run({&job, 1}, control);
+    jobs_.run({&job, 1}, control);
   }
 
   std::unique_ptr<Session::Impl> fork(const Session::Impl& session) override {
-    const auto& sequence = static_cast<const Sequence&>(session);
-    return std::make_unique<Sequence>(sequence, config.vocab);
+    const auto& sequence = static_cast<const Sequence<B>&>(session);
+    return std::make_unique<Sequence<B>>(sequence, config.vocab);
   }
 
   void save(const Session::Impl& session, const WriteBytes& write) override {
-    const auto& sequence = static_cast<const Sequence&>(session);
+    const auto& sequence = static_cast<const Sequence<B>&>(session);
     const Transcript& transcript = sequence.transcript;
     const Content content = transcript.content();
-    const bool with_windows =
-        sequence.state.intact(sequence.position()) && sequence.state.holds_rows(first_window_row(sequence.position()));
+    const bool with_windows = sequence.state.intact(sequence.position()) &&
+                              sequence.state.holds_rows(jobs_.first_window_row(sequence.position()));
     StateFileWriter file(write);
     file.begin({.model = folder.fingerprint(),
                 .numeric = options.numeric,
@@ -167,7 +185,7 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
   }
 
   void restore(Session::Impl& session, const ReadBytes& read) override {
-    auto& sequence = static_cast<Sequence&>(session);
+    auto& sequence = static_cast<Sequence<B>&>(session);
     StateFileReader file(read, facts());
     const StateHeader header = file.begin();
     file.expect_caches(cache_bytes(header.position, header.with_windows));
@@ -194,7 +212,7 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     if (header.position == 0) {
       state.rewind(0);
     } else if (header.with_windows) {
-      state.replayed(first_window_row(header.position));
+      state.replayed(jobs_.first_window_row(header.position));
     } else {
       state.spoiled();
     }
@@ -203,10 +221,11 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     sequence.logit_rows = 0;
     sequence.kept_pages = 0;
     sequence.cut_prompt_end = prefill == Prefill::replay ? header.position : 0;
+    sequence.state.draft().restart(header.position);
   }
 
   SessionMemory memory(const Session::Impl& session) const noexcept override {
-    const State<B>& state = static_cast<const Sequence&>(session).state;
+    const State<B>& state = static_cast<const Sequence<B>&>(session).state;
     const CacheLayout& layout = pool_.layout;
     SessionMemory out;
     out.cache_bytes = std::ssize(state.pages()) * layout.page_bytes;
@@ -215,6 +234,7 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     out.window_bytes = config.layers * config.window * row_bytes(CacheFormat::window, config.head_dim);
     for (const PagedSource& source : layout.sources)
       out.carry_bytes += (source.ratio - 1) * 2 * config.head_dim * static_cast<std::int64_t>(sizeof(float));
+    out.draft_bytes = std::ssize(layout.draft_rings) * config.window * row_bytes(CacheFormat::window, config.head_dim);
     out.block_bytes = state.block() == kNoPage ? 0 : layout.block_bytes;
     out.table_bytes = state.table_bytes();
     return out;
@@ -227,66 +247,14 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
   }
 
  private:
-  /// One session: what it was fed, and what it remembers of that in the backend's memory.
-  struct Sequence final : Session::Impl {
-    Sequence(std::shared_ptr<Engine::Impl> engine, State<B> state)
-        : Session::Impl(std::move(engine)), state(std::move(state)) {}
-    Sequence(const Sequence& of, std::int64_t vocab)
-        : Session::Impl(of, vocab),
-          state(of.state.fork()),
-          kept_pages(of.kept_pages),
-          cut_prompt_end(of.cut_prompt_end) {}
+  using Job = typename Jobs<B>::Job;
 
-    std::int64_t position() const noexcept override { return state.position(); }
-
-    /// To its first `position` tokens, without what was reserved or fed behind them.
-    void cut(std::int64_t position) noexcept {
-      if (position < cut_prompt_end) {
-        state.spoiled();
-        cut_prompt_end = 0;
-      }
-      state.rewind(position);
-      transcript.truncate(position);
-      kept_pages = std::min(kept_pages, position / page_positions());
-    }
-    void rewind(std::int64_t position) noexcept {
-      cut(position);
-      logit_rows = 0;
-    }
-
-    void start_call(std::int64_t layers) {
-      logit_rows = 0;
-      replayed_rows = 0;
-      rows_per_layer.assign(static_cast<std::size_t>(layers), 0);
-    }
-
-    std::int64_t page_positions() const { return state.pool().layout.page_positions; }
-
-    State<B> state;
-    std::int64_t kept_pages = 0;  // whole pages that the prefix cache has been shown
-    // Bounded replay: end of the last prompt whose window rows were cut. A session that goes back into it must see the windows of the
-    // shorter prompt, so the rings are of no use there.
-    std::int64_t cut_prompt_end = 0;
-  };
-
-  /// A session's feed on its way through steps.
-  struct Job {
-    Sequence* sequence = nullptr;
-    std::int64_t begin = 0, end = 0;
-    std::int64_t next = 0;                ///< position of the next row to run
-    std::int64_t part = 0, part_end = 0;  ///< what of it is a prompt of its own to the prefill mode
-    std::int64_t wanted = 0;
-    bool reruns = false;  ///< runs the last token again instead of new ones
-
-    /// Wanted rows of the part: the call's last ones.
-    std::int64_t part_wanted() const { return std::max<std::int64_t>(0, wanted - (end - part_end)); }
-  };
-
-  /// Where rows of logits go on the host.
-  struct LogitPart {
-    float* to = nullptr;
-    std::int64_t floats = 0;
-  };
+  PrefixCache<PagePool<B>>* open_prefix() {
+    if (options.prefix_bytes == 0 || pool_.layout.page_bytes == 0) return nullptr;
+    prefix_.emplace(pool_.pages, pool_.blocks, pool_.layout.page_positions, options.prefix_bytes);
+    pool_.spare = this;
+    return &*prefix_;
+  }
 
   /// What sessions hold as well frees nothing by itself, but then they can write it without a copy.
   bool give_up() noexcept override {
@@ -295,30 +263,42 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     prefix_->clear();
     return held;
   }
-
-  Sequence& own(const std::string& where, Session* session) const {
+  Sequence<B>& own(const std::string& where, const Session* session) const {
     if (session == nullptr || session->impl_ == nullptr || session->impl_->engine.get() != this) {
       throw Error(Errc::invalid_argument,
                   where +
                       ": the session is none, moved from, or of another engine, expected one that "
                       "this engine opened");
     }
-    return static_cast<Sequence&>(*session->impl_);
+    return static_cast<Sequence<B>&>(*session->impl_);
   }
-
-  /// Oldest window row that the last of `position` tokens sees.
-  std::int64_t first_window_row(std::int64_t position) const {
-    return std::max<std::int64_t>(0, position - config.window);
+  void check_draft(const std::string& where, const SessionDraft& request, const Sequence<B>& sequence) const {
+    auto refuse = [&](const std::string& what) { throw Error(Errc::invalid_argument, where + ": " + what); };
+    const std::int64_t count = std::ssize(request.tokens),
+                       choices = request.choices == 0 ? config.vocab : request.choices;
+    if (jobs_.drafts() == nullptr) refuse("the engine has no drafter (EngineOptions::draft is 0)");
+    if (sequence.position() == 0) refuse("the session is empty, expected a token that the drafts can lean on");
+    if (count > options.draft)
+      refuse(std::to_string(count) +
+             " drafts, expected at most EngineOptions::draft = " + std::to_string(options.draft));
+    if (request.anchor < 0 || request.anchor >= config.vocab) {
+      refuse("anchor is " + std::to_string(request.anchor) + ", expected 0 to " + std::to_string(config.vocab - 1));
+    }
+    if (choices < 1 || choices > config.vocab)
+      refuse("choices is " + std::to_string(choices) + ", expected 1 to " + std::to_string(config.vocab) + ", or 0");
+    if (!(request.temperature >= 0) || !std::isfinite(request.temperature))
+      refuse("temperature is " + std::to_string(request.temperature) + ", expected a finite number of at least 0");
+    if (!request.logits.empty() && request.logits.extents() != std::array{count, choices}) {
+      refuse("logits is " + ops::extents_text(request.logits.extents()) + ", expected nothing or [" +
+             std::to_string(count) + ", " + std::to_string(choices) + "]");
+    }
+    if (request.confidences.empty()) return;
+    if (!jobs_.drafts()->has_confidence()) refuse("confidences are asked for, and the model has no confidence head");
+    if (std::ssize(request.confidences) != count) {
+      refuse(std::to_string(request.confidences.size()) +
+             " confidences, expected none or as many as drafts: " + std::to_string(count));
+    }
   }
-
-  /// Where the first part of a call ends. With a prefix cache that is its last page border, so that the windows at that border can be kept
-  /// for others; in bounded replay, where parts are not the same as the whole, the end.
-  std::int64_t first_part(std::int64_t begin, std::int64_t end) const {
-    if (!prefix_ || prefill == Prefill::replay) return end;
-    const std::int64_t border = end / pool_.layout.page_positions * pool_.layout.page_positions;
-    return border > begin ? border : end;
-  }
-
   StateFacts facts() const {
     return {.model = folder.fingerprint(),
             .numeric = options.numeric,
@@ -327,232 +307,15 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
             .dim = config.dim,
             .max_context = options.max_context};
   }
-
   /// Bytes of a saved session's caches.
   std::int64_t cache_bytes(std::int64_t position, bool with_windows) const {
     std::int64_t bytes = 0;
     each_cache_run(pool_.layout, config, position, with_windows, [&](const CacheRun& run) { bytes += run.bytes; });
     return bytes;
   }
-
-  /// What a job needs of memory, before its first row runs.
-  void prepare(const Job& job) {
-    Sequence& s = *job.sequence;
-    s.logits.resize(std::max(s.logits.size(), static_cast<std::size_t>(job.wanted * config.vocab)));
-    s.rows_per_layer.reserve(schedule.layers.size());
-    s.state.reserve(job.end - job.begin);
-  }
-
-  /// And what their steps need.
-  void reserve_step(std::span<const Job> jobs) {
-    std::int64_t rows = 0;
-    for (const Job& job : jobs) rows += job.wanted;
-    rows = std::min(rows, runner_.limits().max_rows);
-    runner_.reserve_logits(rows);
-    host_logits_.resize(std::max(host_logits_.size(), static_cast<std::size_t>(rows * config.vocab)));
-    pieces_.reserve(jobs.size());
-    stepping_.reserve(jobs.size());
-    logit_parts_.reserve(jobs.size());
-    plan_.reserve(schedule.layers.size());
-  }
-
-  void run(std::span<Job> jobs, const StepControl& control) {
-    std::int64_t done = 0;
-    at_border_ = true;
-    try {
-      for (Job& job : jobs) {
-        if (job.reruns)
-          rerun(job, control);
-        else if (!job.sequence->state.intact(job.begin))
-          replay(job, control);
-      }
-      while (const std::int64_t rows = run_step(jobs, control)) {
-        done += rows;
-        if (control.listener != nullptr) control.listener->step_done(done);
-      }
-      at_border_ = false;
-      backend_.sync();
-    } catch (...) {
-      const bool sound = at_border_ && backend_is_well();
-      for (Job& job : jobs) {
-        if (!sound) job.sequence->state.spoiled();
-        job.sequence->rewind(sound ? job.sequence->position() : job.begin);
-      }
-      throw;
-    }
-    for (Job& job : jobs) job.sequence->logit_rows = job.wanted;
-  }
-
-  bool backend_is_well() noexcept {
-    try {
-      backend_.sync();
-      return true;
-    } catch (...) {
-      return false;  // the call already reports why it ended
-    }
-  }
-
-  void expect_not_cancelled(const StepControl& control) const {
-    if (control.cancel != nullptr && control.cancel->requested())
-      throw Error(Errc::cancelled, "step: cancelled by the caller's token");
-  }
-
-  /// Runs the pieces; what they overwrite is lost if that ends early.
-  void run_pieces(std::span<const LayerRows> plan, const StepControl& control) {
-    expect_not_cancelled(control);
-    at_border_ = false;
-    const bool finished = runner_.run(pieces_, plan, control.cancel);
-    at_border_ = !finished;
-    if (!finished) expect_not_cancelled(control);
-  }
-
-  /// Rings and open groups for the job's first row, where the session does not have them any more. If the last token runs again for its
-  /// logits, it is the last row of this, and answers in the top layer too.
-  void replay(const Job& job, const StepControl& control) {
-    Sequence& s = *job.sequence;
-    s.state.spoiled();
-    const std::int64_t start = replay_start(config, schedule, prefill, job.begin);
-    for (std::int64_t first = start; first < job.begin;) {
-      const std::int64_t rows = StepRoom(runner_.limits().max_rows).take(s.transcript, first, job.begin);
-      plan_replay(config, schedule, prefill, {.end = job.begin, .first = first, .rows = rows}, plan_);
-      const bool answers = job.reruns && first + rows == job.begin;
-      if (answers) plan_.back().queries = rows - 1;
-      pieces_.assign(1, {.state = &s.state.sequence(), .transcript = &s.transcript, .first = first, .rows = rows});
-      run_pieces(plan_, control);
-      if (answers) fetch_last(s, rows);
-      at_border_ = true;
-      first += rows;
-    }
-    s.state.replayed(first_window_row(job.begin));
-    if (prefill == Prefill::replay) s.cut_prompt_end = job.begin;
-    s.replayed_rows = job.begin - start;
-  }
-
-  /// The last token once more, for its logits. Alone, if the rings still hold the rows before it: it takes its own slots, and no compressor
-  /// sees it.
-  void rerun(const Job& job, const StepControl& control) {
-    Sequence& s = *job.sequence;
-    if (!s.state.holds_rows(first_window_row(job.end))) return replay(job, control);
-    plan_.assign(schedule.layers.size(), {.keys = 0, .entries = 1, .queries = 0});
-    pieces_.assign(1, {.state = &s.state.sequence(), .transcript = &s.transcript, .first = job.end - 1, .rows = 1});
-    run_pieces(plan_, control);
-    fetch_last(s, 1);
-    at_border_ = true;
-    s.replayed_rows = 1;
-  }
-
-  /// Logits of the last of a step's rows.
-  void fetch_last(Sequence& s, std::int64_t rows) {
-    runner_.fetch_logits(rows - 1, 1, host_logits_.data());
-    std::copy_n(host_logits_.data(), config.vocab, s.logits.data());
-  }
-
-  bool skips_rows(const Job& job) const {
-    const std::int64_t rows = job.part_end - job.part;
-    return prefill_rows(config, schedule, prefill, config.layers - 1, rows, job.part_wanted()) < rows;
-  }
-
-  /// The next step over what jobs have left; returns its rows, 0 when all is done.
-  std::int64_t run_step(std::span<Job> jobs, const StepControl& control) {
-    StepRoom room(runner_.limits().max_rows);
-    pieces_.clear();
-    stepping_.clear();
-    plan_.clear();
-    std::int64_t step_rows = 0;
-    for (Job& job : jobs) {
-      if (job.next == job.end) continue;
-      const bool alone = skips_rows(job);
-      if (alone && !pieces_.empty()) break;
-      Sequence& s = *job.sequence;
-      const std::int64_t rows = room.take(s.transcript, job.next, job.part_end);
-      if (rows == 0) break;
-      pieces_.push_back({.state = &s.state.sequence(), .transcript = &s.transcript, .first = job.next, .rows = rows});
-      stepping_.push_back(&job);
-      step_rows += rows;
-      if (!alone) continue;
-      s.state.spoiled();  // until its last row is through
-      plan_prefill(
-          config, schedule, prefill,
-          {.begin = job.part, .end = job.part_end, .first = job.next, .rows = rows, .wanted = job.part_wanted()},
-          plan_);
-      break;
-    }
-    if (pieces_.empty()) return 0;
-    for (std::size_t i = 0; i < pieces_.size(); ++i)
-      stepping_[i]->sequence->state.overwrote(pieces_[i].first + pieces_[i].rows);
-    run_pieces(plan_, control);
-    fetch_logits();
-    for (std::size_t i = 0; i < pieces_.size(); ++i) advance(*stepping_[i], pieces_[i].rows);
-    at_border_ = true;
-    return step_rows;
-  }
-
-  void advance(Job& job, std::int64_t rows) {
-    Sequence& s = *job.sequence;
-    for (std::size_t l = 0; l < s.rows_per_layer.size(); ++l)
-      s.rows_per_layer[l] += rows - (plan_.empty() ? 0 : plan_[l].queries);
-    s.state.advance(rows);
-    job.next += rows;
-    if (job.next < job.part_end) return;
-    if (!plan_.empty()) {
-      s.state.replayed(first_window_row(job.part_end));
-      if (prefill == Prefill::replay) s.cut_prompt_end = job.part_end;
-    }
-    if (prefix_) keep_prefix(s);
-    job.part = job.part_end;
-    job.part_end = job.end;
-    if (job.part < job.end) s.state.reserve(job.end - job.part);  // the cache may hold the block now
-  }
-
-  /// Logits of the step's rows that are wanted, to their sessions. Rows that follow each other are one product with the head.
-  void fetch_logits() {
-    std::int64_t row = 0, first = 0, count = 0;
-    const auto fetch = [&] {
-      if (count > 0) runner_.fetch_logits(first, count, host_logits_.data());
-      const float* from = host_logits_.data();
-      for (const LogitPart& part : logit_parts_) {
-        std::copy_n(from, part.floats, part.to);
-        from += part.floats;
-      }
-      logit_parts_.clear();
-      count = 0;
-    };
-    for (std::size_t i = 0; i < pieces_.size(); row += pieces_[i++].rows) {
-      const Job& job = *stepping_[i];
-      const std::int64_t begin = pieces_[i].first, end = begin + pieces_[i].rows;
-      const std::int64_t first_wanted = job.end - job.wanted, from = std::max(begin, first_wanted);
-      if (from >= end) continue;
-      if (row + from - begin != first + count) fetch();
-      if (count == 0) first = row + from - begin;
-      count += end - from;
-      logit_parts_.push_back({.to = job.sequence->logits.data() + (from - first_wanted) * config.vocab,
-                              .floats = (end - from) * config.vocab});
-    }
-    fetch();
-  }
-
-  /// Shows the prefix cache what pages a session has completed.
-  void keep_prefix(Sequence& s) noexcept {
-    const std::int64_t whole = s.position() / pool_.layout.page_positions, border = whole * pool_.layout.page_positions;
-    if (whole <= s.kept_pages) return;
-    const bool with_block = prefill != Prefill::replay && s.state.intact(border);
-    try {
-      prefix_->insert(s.transcript.content(), std::span(s.state.pages()).first(static_cast<std::size_t>(whole)),
-                      with_block ? std::optional(s.state.block()) : std::nullopt, border);
-      s.kept_pages = whole;
-    } catch (...) {
-      // No memory to remember it by: the session itself is complete.
-    }
-  }
-
-  /// Rows that a session at `position` has to run again before it can go on.
-  std::int64_t replay_cost(const State<B>& state, std::int64_t position) const {
-    return state.intact(position) ? 0 : position - replay_start(config, schedule, prefill, position);
-  }
-
   /// Makes `sequence` the beginning of `wanted` that leaves the fewest rows up to `limit` to run: its own first `common` tokens, or one
   /// from the prefix cache.
-  void take_best_beginning(Sequence& sequence, const Transcript& wanted, std::int64_t limit, std::int64_t common) {
+  void take_best_beginning(Sequence<B>& sequence, const Transcript& wanted, std::int64_t limit, std::int64_t common) {
     if (prefix_) {
       Transcript start = wanted;
       const auto rebuilt = [&](std::int64_t position) {
@@ -560,7 +323,7 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
       };
       auto hit = prefix_->find(wanted.content(), limit, rebuilt);
       const std::int64_t cost = limit - hit.positions + (hit.block ? 0 : rebuilt(hit.positions));
-      if (cost < limit - common + replay_cost(sequence.state, common)) {
+      if (cost < limit - common + jobs_.replay_cost(sequence.state, common)) {
         start.truncate(hit.positions);
         sequence.rewind(0);
         sequence.state.adopt(std::move(hit.pages), hit.block.value_or(kNoPage), hit.positions);
@@ -573,17 +336,10 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     }
     sequence.rewind(common);
   }
-
   B backend_;
   CachePool<B> pool_;
-  StepRunner<B> runner_;
   std::optional<PrefixCache<PagePool<B>>> prefix_;
-  std::vector<StepPiece> pieces_;  // of the step under way
-  std::vector<Job*> stepping_;     // whose they are
-  std::vector<LayerRows> plan_;
-  std::vector<LogitPart> logit_parts_;
-  std::vector<float> host_logits_;
-  bool at_border_ = true;  // no step is under way, and none has failed
+  Jobs<B> jobs_;
 };
 
 }  // namespace dsv41::runtime

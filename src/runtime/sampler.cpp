@@ -79,6 +79,11 @@ Sampler::Sampler(const SamplerOptions& options, std::int64_t vocab) : options_(o
   order_.reserve(weights_.size());
 }
 
+void Sampler::set_options(const SamplerOptions& options) {
+  options.check();
+  options_ = options;
+}
+
 std::span<const double> Sampler::probabilities(In<float, 1> logits) {
   return law(logits, -1);
 }

@@ -76,6 +76,10 @@ class StepRunner {
 
   const ModelConfig& config() const { return model_.config(); }
   const Limits& limits() const { return limits_; }
+  const Model<B>& model() const { return model_; }
+
+  /// Taps [rows, taps * dim] of the last step, of rows that entered the layers they are taken at.
+  In<float, 2> taps() const { return scratch_.views().taps.rows(0, rows_); }
 
   /// Runs the pieces' rows, or what `plan` says of those of one piece. Returns false when `cancel` stopped it between layers.
   bool run(std::span<const StepPiece> pieces, std::span<const LayerRows> plan, const CancelToken* cancel) {

@@ -42,8 +42,9 @@ struct CacheLayout {
 
   std::int64_t ring_slots = 0;  ///< window + room; slot of a position: position % ring_slots
   std::int64_t block_bytes = 0;
-  std::vector<BlockCarry> carries;  ///< per source
-  std::vector<std::int64_t> rings;  ///< per layer: first byte in the block
+  std::vector<BlockCarry> carries;        ///< per source
+  std::vector<std::int64_t> rings;        ///< per layer: first byte in the block
+  std::vector<std::int64_t> draft_rings;  ///< per draft stage likewise; empty: nothing drafts
 
   /// Pages that cover this many positions.
   std::int64_t pages(std::int64_t positions) const {
@@ -53,8 +54,9 @@ struct CacheLayout {
 
 /// `room`: positions that a ring holds beyond the window. A sequence can go back by room + 1 positions, and a step of one sequence write
 /// room + 1 rows, before a row is overwritten that a query still needs (dspark.md 7: at least the draft length).
+/// `drafts`: the block also holds the context of the draft stages, in rings like the layers'.
 /// Errors: unsupported for ratios that no page of kMostPagePositions has whole groups of. No number overflows for a valid config.
-inline CacheLayout make_cache_layout(const ModelConfig& c, std::int64_t room) {
+inline CacheLayout make_cache_layout(const ModelConfig& c, std::int64_t room, bool drafts = false) {
   CacheLayout out;
   std::int64_t multiple = 1;
   for (const std::int32_t layer : c.kv_sources) {
@@ -83,8 +85,10 @@ inline CacheLayout make_cache_layout(const ModelConfig& c, std::int64_t room) {
     carry.gate = take(out.block_bytes, bytes);
   }
   out.ring_slots = c.window + room;
-  for (std::int32_t l = 0; l < c.layers; ++l)
-    out.rings.push_back(take(out.block_bytes, out.ring_slots * row_bytes(CacheFormat::window, c.head_dim)));
+  const std::int64_t ring_bytes = out.ring_slots * row_bytes(CacheFormat::window, c.head_dim);
+  for (std::int32_t l = 0; l < c.layers; ++l) out.rings.push_back(take(out.block_bytes, ring_bytes));
+  for (std::int64_t s = 0; drafts && s < c.draft.stages; ++s)
+    out.draft_rings.push_back(take(out.block_bytes, ring_bytes));
   return out;
 }
 
@@ -95,9 +99,10 @@ struct CacheRun {
   std::int64_t bytes = 0;
 };
 
-/// Calls visit(run) for all that a sequence of `position` tokens remembers on the device, in an order that depends on neither page size
-/// nor room: with `bounded`, per layer the last token's window rows, oldest first, then per source the open group's projections
-/// and gates; then per source its entries and its index keys.
+/// Calls visit(run) for all that the target remembers of a sequence of `position` tokens on the device, in an order that depends on neither
+/// page size nor room (a drafter's context is not part of it: it is made anew, and no text depends on it): with `bounded`, per layer the
+/// last token's window rows, oldest first, then per source the open group's projections and gates; then per source its entries and its
+/// index keys.
 template <class Visit>
 void each_cache_run(const CacheLayout& layout, const ModelConfig& c, std::int64_t position, bool bounded,
                     const Visit& visit) {

@@ -20,6 +20,7 @@
 #include "dsv41/core/config.hpp"
 #include "dsv41/core/error.hpp"
 #include "dsv41/model/page_pool.hpp"
+#include "dsv41/modules/dspark/draft_state.hpp"
 #include "dsv41/modules/sequence.hpp"
 
 namespace dsv41 {
@@ -38,12 +39,12 @@ class CacheReserve {
 template <class B>
 class CachePool {
  public:
-  /// `room`: see make_cache_layout. `limit`: bytes that pages, blocks and page tables may take together; 0: what the backend has.
+  /// `room`, `drafts`: see make_cache_layout. `limit`: bytes that pages, blocks and page tables may take together; 0: what the backend has.
   /// The backend must outlive the pool, the pool its states.
-  CachePool(B& b, const ModelConfig& config, std::int64_t room, std::int64_t limit = 0)
+  CachePool(B& b, const ModelConfig& config, std::int64_t room, std::int64_t limit = 0, bool drafts = false)
       : backend(b),
         config(config),
-        layout(make_cache_layout(config, room)),
+        layout(make_cache_layout(config, room, drafts)),
         budget(limit),
         pages(b, budget, "a page of entries and index keys", layout.page_bytes, slab_pages(layout.page_bytes, limit)),
         blocks(b, budget, "a block of window rings and open groups", layout.block_bytes, 1) {}
@@ -109,6 +110,7 @@ class State {
     std::swap(block_, taken.block_);
     std::swap(ring_from_, taken.ring_from_);
     std::swap(carry_from_, taken.carry_from_);
+    std::swap(draft_, taken.draft_);
     return *this;
   }
   ~State() {
@@ -133,11 +135,16 @@ class State {
     copy.sequence_->position = position();
     copy.ring_from_ = ring_from_;
     copy.carry_from_ = carry_from_;
+    copy.draft_.position = draft_.position;
+    copy.draft_.first = draft_.first;
     return copy;
   }
 
   const CachePool<B>& pool() const { return *pool_; }
   SequenceState& sequence() { return *sequence_; }
+  /// The drafter's context; without rings where the pool has none. It goes back with the sequence; who runs a step moves it on.
+  DraftState& draft() { return draft_; }
+  const DraftState& draft() const { return draft_; }
   std::int64_t position() const { return sequence_->position; }
   std::int64_t max_context() const { return max_context_; }
   const std::vector<PageId>& pages() const { return pages_; }
@@ -189,7 +196,7 @@ class State {
       carry_from_[i] = std::max(carry_from_[i], end - pool_->layout.carries[i].slots);
   }
 
-  /// The rings and open groups hold nothing of use.
+  /// The rings and open groups hold nothing of use. The drafter's rings are not among them: a step writes them when it is through.
   void spoiled() {
     ring_from_ = kNever;
     std::fill(carry_from_.begin(), carry_from_.end(), kNever);
@@ -216,9 +223,15 @@ class State {
     return true;
   }
 
+  /// Whether the drafter's rings hold the whole window before `position`, which must not be ahead of the sequence.
+  bool draft_intact(std::int64_t position) const {
+    return draft_.position >= position && draft_.first <= std::max<std::int64_t>(0, position - pool_->config.window);
+  }
+
   /// Back to `position`, which must not be ahead of the sequence. Pages without a remaining token are given back.
   void rewind(std::int64_t position) {
     sequence_->position = position;
+    if (draft_.position > position) draft_.rewind(position);
     drop_pages(pages_of(position));
     if (position == 0) ring_from_ = 0;  // whatever follows is written anew, and so is a group that begins here
     for (std::size_t i = 0; i < carry_from_.size(); ++i) {
@@ -226,12 +239,13 @@ class State {
     }
   }
 
-  /// Takes over pages and a block that were counted for it, as those of its first `position` tokens. kNoPage: rings and open groups are
-  /// not there. The sequence must be empty.
+  /// Takes over pages and a block that were counted for it, as those of its first `position` tokens, with windows of all of them, the
+  /// drafter's included. kNoPage: rings and open groups are not there. The sequence must be empty.
   void adopt(std::vector<PageId> pages, PageId block, std::int64_t position) noexcept {
     pages_ = std::move(pages);
     upload_pages(0);
     sequence_->position = position;
+    draft_.restart(position);
     if (block == kNoPage) {
       if (position > 0) spoiled();
       return;
@@ -239,6 +253,7 @@ class State {
     if (block_ != kNoPage) pool_->blocks.release(block_);
     set_block(block);
     replayed(std::max<std::int64_t>(0, position - pool_->config.window + 1));
+    draft_.first = std::max<std::int64_t>(0, position - pool_->config.window);
   }
 
   /// First byte of a run of each_cache_run().
@@ -253,14 +268,16 @@ class State {
   void lay_out() {
     const CacheLayout& layout = pool_->layout;
     const ModelConfig& c = pool_->config;
-    for (const std::int64_t ring : layout.rings) {
-      sequence_->rings.push_back({.format = CacheFormat::window,
-                                  .rows = layout.ring_slots,
-                                  .width = c.head_dim,
-                                  .pages = addresses_.rows(0, 1),
-                                  .page_rows = layout.ring_slots,
-                                  .offset = ring});
-    }
+    const auto ring = [&](std::int64_t offset) {
+      return CacheRows{.format = CacheFormat::window,
+                       .rows = layout.ring_slots,
+                       .width = c.head_dim,
+                       .pages = addresses_.rows(0, 1),
+                       .page_rows = layout.ring_slots,
+                       .offset = offset};
+    };
+    for (const std::int64_t offset : layout.rings) sequence_->rings.push_back(ring(offset));
+    for (const std::int64_t offset : layout.draft_rings) draft_.rings.push_back(ring(offset));
     for (const PagedSource& source : layout.sources) {
       const auto cache = [&](CacheFormat format, std::int64_t width, std::int64_t offset) {
         return CacheRows{.format = format,
@@ -324,6 +341,7 @@ class State {
   PageId block_ = kNoPage;
   std::int64_t ring_from_ = 0;            // rows of older positions are not in the rings
   std::vector<std::int64_t> carry_from_;  // likewise the open groups' rows, per source
+  DraftState draft_;
 };
 
 }  // namespace dsv41

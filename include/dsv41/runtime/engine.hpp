@@ -22,7 +22,9 @@ struct EngineOptions {
   std::int64_t max_context = 4096;  ///< positions of a session; its memory grows with its tokens
   std::int64_t max_rows = 256;      ///< rows of a step, over all its sessions; longer inputs run in several
   Prefill prefill = Prefill::full;  ///< how an append() of more than one window runs; full where the schedule refuses
-  std::int64_t room = 8;  ///< positions that window rings hold beyond the window; at least the length of a draft
+  std::int64_t room = 8;            ///< positions that window rings hold beyond the window; at least `draft`
+  std::int64_t draft =
+      0;  ///< tokens that the drafter proposes at once (config.draft.block is its own); 0: none is used
   std::int64_t cache_bytes =
       0;  ///< hard limit of the memory of all sessions and the prefix cache; 0: the backend's memory
   std::int64_t prefix_bytes = 0;  ///< of these, what the prefix cache may hold; 0, or no kv sources: there is none
@@ -32,6 +34,21 @@ struct EngineOptions {
 struct SessionFeed {
   Session* session = nullptr;
   Feed feed;
+};
+
+/// What one session asks of the drafter, and where it is put: host memory of the caller, for tokens that draw_draft() of
+/// modules/dspark/verifier.hpp draws.
+struct SessionDraft {
+  Session* session = nullptr;
+  std::int32_t anchor = 0;   ///< the token that comes next in the session: chosen, not fed yet
+  double temperature = 0;    ///< that the drafts are drawn at; 0: each is the likeliest
+  std::uint64_t seed = 0;    ///< key of their draws, with their positions
+  std::int64_t choices = 0;  ///< ids to choose from, the first ones of the vocabulary; 0: all
+  /// [n], n at most EngineOptions::draft: the drafts; -1 from one on that has no law (a logit was NaN).
+  std::span<std::int32_t> tokens;
+  Out<float, 2> logits = {};  ///< [n, choices] or empty: what each was drawn from; draft_law() gives its law again
+  /// [n] or empty: the confidence in each before the sigmoid; NaN where there is no draft.
+  std::span<float> confidences = {};
 };
 
 /// Bytes in the backend's memory that caches take.
@@ -44,7 +61,8 @@ struct EngineMemory {
 /// Runs one step at a time; an engine and its sessions may be used from one thread at a time. The folder must outlive it.
 class Engine {
  public:
-  /// Errors: unsupported (unknown backend), invalid_argument (options), format (token map against config), out_of_memory.
+  /// Errors: unsupported (unknown backend; a draft of a model without draft stages), invalid_argument (options), format (token map against
+  ///         config), out_of_memory.
   Engine(const ModelFolder& folder, const EngineOptions& options);
   Engine(ModelFolder&& folder, const EngineOptions& options) = delete;  // it would dangle
   ~Engine();
@@ -61,6 +79,24 @@ class Engine {
   ///          when it is one of input or memory.
   void step(std::span<const SessionFeed> feeds, const StepControl& control = {});
 
+  /// Refuses what append() would refuse of a feed, and a session that is not this engine's, without running anything.
+  /// Errors: invalid_argument, out_of_memory (max_context), as append().
+  void check(const Session& session, const Feed& feed) const;
+
+  /// Drafts what may come behind several sessions, each once and not empty, in one pass of the drafter as far as its rows reach
+  /// (EngineOptions::max_rows). A session's drafts depend on nothing but its tokens, anchor, temperature and seed: not on its mates, nor on
+  /// how many drafts are asked for. They are made from the context that its steps left, and from less of it behind restore(): drafts
+  /// are then worse, but what a verifier makes of them is not. Sessions do not change.
+  ///
+  /// A round of speculative decoding is draft(); step() over the anchor and some drafts with kAllRows; verify() over Session::logits();
+  /// Session::commit(). runtime/generator.hpp does that for many sessions.
+  /// Errors:  invalid_argument: an engine without a drafter, a session given twice or of another engine, an id, temperature or number out
+  ///          of range, views of other lengths, confidences where has_confidence() is false; device; busy.
+  void draft(std::span<const SessionDraft> requests);
+
+  /// Whether there is a drafter with a confidence head.
+  bool has_confidence() const noexcept;
+
   const ModelConfig& config() const noexcept;
   const EngineOptions& options() const noexcept;
 
@@ -76,6 +112,10 @@ class Engine {
  private:
   friend class Session;
   class Impl;
+  template <class B>
+  struct Sequence;
+  template <class B>
+  class Jobs;
   template <class B>
   class On;
   std::shared_ptr<Impl> impl_;

@@ -39,6 +39,9 @@ class Sampler {
   /// Errors: those of SamplerOptions::check; invalid_argument for a vocabulary below 1. Allocates everything it needs.
   Sampler(const SamplerOptions& options, std::int64_t vocab);
 
+  /// Goes on with other options, in the same memory: one sampler can serve many requests. Errors: those of SamplerOptions::check.
+  void set_options(const SamplerOptions& options);
+
   /// The distribution that sample() draws from.
   ///
   /// Shapes:  logits [vocab] f32, before temperature; result [vocab], valid until the next call.

@@ -57,7 +57,8 @@ struct SessionMemory {
                page_positions = 0;  ///< of one page, and how many positions it holds: what a token takes
   std::int64_t window_bytes = 0;    ///< one window of rows in every layer
   std::int64_t carry_bytes = 0;     ///< the largest open groups of all pooling sources
-  std::int64_t block_bytes = 0;     ///< what windows and open groups take with their room to go back
+  std::int64_t draft_bytes = 0;     ///< one window of context in every draft stage; 0: the engine has no drafter
+  std::int64_t block_bytes = 0;     ///< what windows, open groups and context take with their room to go back
   std::int64_t table_bytes = 0;     ///< page table
 };
 
@@ -98,6 +99,13 @@ class Session {
   ///          than the window. Entries are never computed again. In bounded replay the beginning then is one prompt.
   /// Errors:  invalid_argument.
   std::int64_t rewind(std::int64_t position);
+
+  /// Keeps the first `rows` of the last call's rows of logits and the tokens up to the last of them, 1 to as many as there are; what was
+  /// fed behind goes as by rewind(), the logits of the others stay. For drafts that were fed and not all accepted.
+  ///
+  /// Cost:    none within EngineOptions::room, as for rewind().
+  /// Errors:  invalid_argument.
+  void commit(std::int64_t rows);
 
   /// Runs the last token again for its logits: after rewind() and restore() there are none. The session stays as it is, however it ends.
   ///

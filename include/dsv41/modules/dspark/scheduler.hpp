@@ -350,4 +350,38 @@ class DraftScheduler {
   std::optional<CostTable> table_;
 };
 
+/// Whether the next step drafts at all. A budget of 0 still pays for the drafter; where drafts keep earning less than that, steps are
+/// plain for a while. Judges by what steps gave, not by what confidences promised.
+///
+/// Rules:  after kTried drafted steps in which tokens per millisecond were not above those of plain steps, the next `pause` steps are
+///         plain; then it tries again. The pause begins at kFirstPause and doubles up to kLongestPause each time; a try that paid ends
+///         that, and the next kTried steps are the next try. At the longest pause trying takes one step in 33.
+///         Lossless: it looks at steps that are over (dspark.md 6.7).
+class DraftPause {
+ public:
+  static constexpr std::int64_t kTried = 8, kFirstPause = 8, kLongestPause = 256;
+
+  /// Asked once before each step that could draft.
+  bool drafts() noexcept {
+    if (left_ == 0) return true;
+    --left_;
+    return false;
+  }
+
+  /// After a step that drafted: tokens it gave and would have given without drafts, and what either costs by the table.
+  void observe(double tokens, double ms, double plain_tokens, double plain_ms) noexcept {
+    tokens_ += tokens, ms_ += ms, plain_tokens_ += plain_tokens, plain_ms_ += plain_ms;
+    if (++tried_ < kTried) return;
+    const bool paid = tokens_ * plain_ms_ > plain_tokens_ * ms_;
+    pause_ = paid ? kFirstPause / 2 : std::min(2 * pause_, kLongestPause);
+    left_ = paid ? 0 : pause_;
+    tried_ = 0;
+    tokens_ = ms_ = plain_tokens_ = plain_ms_ = 0;
+  }
+
+ private:
+  double tokens_ = 0, ms_ = 0, plain_tokens_ = 0, plain_ms_ = 0;
+  std::int64_t tried_ = 0, left_ = 0, pause_ = kFirstPause / 2;
+};
+
 }  // namespace dsv41
