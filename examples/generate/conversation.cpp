@@ -45,7 +45,7 @@ void converse(const dsv41::runtime::ModelFolder& folder, const Options& options,
     if (line->empty()) continue;
     encode_text(tokenizer, "standard input: line " + std::to_string(number), *line);
     turns.push_back(message(Role::user, *line));
-    sequence.prefill(encode_turns(tokenizer, options, turns), {});
+    sequence.prefill(encode_turns(tokenizer, "--chat", options, turns), {});
 
     dsv41::text::StreamingDetokenizer stream(tokenizer, true);
     std::vector<std::int32_t> ids;
@@ -54,7 +54,7 @@ void converse(const dsv41::runtime::ModelFolder& folder, const Options& options,
       visible += piece;
       write_out(piece);
     };
-    sequence.decode(options.max_tokens, [&](std::int32_t id) {
+    sequence.decode([&](std::int32_t id) {
       ids.push_back(id);
       say(stream.push(id));
     });

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 //
 // generate: text from a model folder. One run is: options, checks that need no model, model, prompt, tokens, result
-// files. Whatever fails ends in one message on standard error and status 2; Ctrl-C, once tokens run, in its own with results and 130.
+// files. Whatever fails ends in one message on standard error and status 2; Ctrl-C, once the model is there, in its own with results and
+// status 130.
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "batch.hpp"
 #include "command_line.hpp"
 #include "conversation.hpp"
 #include "dsv41/core/error.hpp"
@@ -19,6 +22,7 @@
 #include "recorder.hpp"
 #include "report.hpp"
 #include "sequence.hpp"
+#include "speculation.hpp"
 #include "terminal.hpp"
 
 namespace generate {
@@ -48,13 +52,20 @@ struct Output {
   const std::optional<std::string>& path;
 };
 
+/// A cost table that is there is read, otherwise it is made.
+bool has_costs(const Options& options) {
+  std::error_code error;
+  return options.costs && fs::exists(*options.costs, error);
+}
+
 /// A session may replace the one that was restored, which has been read by then.
 void check_output(const Output& output, const Options& options, const fs::path& model) {
   require_writable(output.option, *output.path);
   std::vector<std::string> inputs;
-  for (const auto& input : {options.prompt_file, options.perplexity}) {
+  for (const auto& input : {options.prompt_file, options.perplexity, options.batch}) {
     if (input) inputs.push_back(*input);
   }
+  if (has_costs(options)) inputs.push_back(*options.costs);
   if (options.restore && output.option != "--save") inputs.push_back(*options.restore);
   if (is_input(*output.path, inputs, model)) {
     refuse(std::string(output.option) + ": " + *output.path + " is read by this run, expected another file");
@@ -62,7 +73,12 @@ void check_output(const Output& output, const Options& options, const fs::path& 
 }
 
 void check_outputs(const Options& options, const fs::path& model) {
-  const Output outputs[] = {{"--logits-out", options.logits_out}, {"--save", options.save}, {"--stats", options.stats}};
+  const std::optional<std::string> none;
+  const Output outputs[] = {{"--logits-out", options.logits_out},
+                            {"--save", options.save},
+                            {"--stats", options.stats},
+                            {"--trace", options.trace},
+                            {"--costs", has_costs(options) ? none : options.costs}};
   for (const Output& output : outputs) {
     if (output.path) check_output(output, options, model);
   }
@@ -85,7 +101,7 @@ void complete(const ModelFolder& folder, const Options& options, const std::opti
   }
   if (!writes_text(folder, options)) {
     std::string separator;
-    sequence.decode(options.max_tokens, [&](std::int32_t id) {
+    sequence.decode([&](std::int32_t id) {
       write_out(separator + std::to_string(id));
       separator = ",";
     });
@@ -93,36 +109,32 @@ void complete(const ModelFolder& folder, const Options& options, const std::opti
     return;
   }
   dsv41::text::StreamingDetokenizer stream(*folder.tokenizer, true);
-  sequence.decode(options.max_tokens, [&](std::int32_t id) { write_out(stream.push(id)); });
+  sequence.decode([&](std::int32_t id) { write_out(stream.push(id)); });
   write_out(stream.finish());
   if (out_is_terminal()) write_out("\n");
 }
 
-void run(const Options& options) {
-  const fs::path path = options.model.empty() ? demo_folder() : fs::path(options.model);
-  check_outputs(options, path);
-  Progress progress(options.quiet);
-  progress.show("loading " + path.string());
-  const double start = now();
-  const ModelFolder folder = ModelFolder::open(path);
-  double load_s = now() - start;
-  progress.clear();
+[[noreturn]] void end_interrupted(std::int64_t generated) {
+  throw dsv41::Error(dsv41::Errc::cancelled, "interrupted; " + std::to_string(generated) + " tokens were generated");
+}
 
-  if (options.perplexity) {
-    const Perplexity result = perplexity(folder, options, progress);
-    write_out(perplexity_line(result));
-    if (options.stats) write_file("--stats", *options.stats, stats_json(path.string(), options, load_s, result));
-    return;
-  }
+/// One prompt or conversation. `load_s`: opening the folder.
+void run_sequence(const ModelFolder& folder, const Options& options, const std::string& path, double load_s,
+                  Progress& progress) {
   std::optional<Prompt> prompt;
   if (!options.converses() && (options.has_prompt() || !options.restore))
     prompt = make_prompt(folder, options, options.model.empty() ? kDemoPrompt : "");
   std::optional<Recorder> recorder;
   if (options.logits_out) recorder.emplace(folder.checkpoint.config().vocab);
+  const dsv41::CancelToken& cancel = cancel_on_interrupt();
   const double opening = now();
-  Sequence sequence(folder, options, recorder ? &*recorder : nullptr, progress, cancel_on_interrupt());
-  if (options.restore) sequence.restore(*options.restore);
+  dsv41::runtime::Engine engine = open_engine(folder, options);
   load_s += now() - opening;
+  Speculation speculation(engine, options, choices(folder, options), 1, progress, cancel);
+  const double restoring = now();
+  Sequence sequence(engine, options, speculation, recorder ? &*recorder : nullptr, progress, cancel);
+  if (options.restore) sequence.restore(*options.restore);
+  load_s += now() - restoring;
   if (options.converses()) {
     converse(folder, options, sequence, progress);
   } else {
@@ -132,11 +144,51 @@ void run(const Options& options) {
   figures.load_s = load_s;
   if (options.save) sequence.save(*options.save);
   if (recorder) recorder->save(*options.logits_out);
-  if (options.stats) write_file("--stats", *options.stats, stats_json(path.string(), options, figures));
+  speculation.save_trace();
+  if (options.stats) write_file("--stats", *options.stats, stats_json(path, options, figures));
   progress.print(summary_line(figures));
-  if (!sequence.interrupted()) return;
-  throw dsv41::Error(dsv41::Errc::cancelled,
-                     "interrupted; " + std::to_string(figures.generated_tokens) + " tokens were generated");
+  if (sequence.interrupted()) end_interrupted(figures.generated_tokens);
+}
+
+void run_batch(const ModelFolder& folder, const Options& options, const std::string& path, double load_s,
+               Progress& progress) {
+  const std::vector<BatchRequest> requests = read_batch(folder, options);
+  const dsv41::CancelToken& cancel = cancel_on_interrupt();
+  const double opening = now();
+  dsv41::runtime::Engine engine = open_engine(folder, options);
+  load_s += now() - opening;
+  const std::int64_t together = std::min(options.parallel, std::ssize(requests));
+  Speculation speculation(engine, options, choices(folder, requests), together, progress, cancel);
+  BatchFigures figures = run_batch(engine, options, speculation, folder, requests, progress, cancel);
+  figures.load_s = load_s;
+  speculation.save_trace();
+  if (options.stats) write_file("--stats", *options.stats, stats_json(path, options, figures));
+  progress.print(summary_line(figures));
+  if (cancel.requested()) end_interrupted(figures.generated_tokens);
+  if (figures.failed > 0) {
+    refuse("--batch: " + std::to_string(figures.failed) + " of " + std::to_string(figures.requests) +
+           " requests failed; their lines say why");
+  }
+}
+
+void run(const Options& options) {
+  const fs::path path = options.model.empty() ? demo_folder() : fs::path(options.model);
+  check_outputs(options, path);
+  Progress progress(options.quiet);
+  progress.show("loading " + path.string());
+  const double start = now();
+  const ModelFolder folder = ModelFolder::open(path);
+  const double load_s = now() - start;
+  progress.clear();
+  if (options.perplexity) {
+    const Perplexity result = perplexity(folder, options, progress);
+    write_out(perplexity_line(result));
+    if (options.stats) write_file("--stats", *options.stats, stats_json(path.string(), options, load_s, result));
+  } else if (options.batch) {
+    run_batch(folder, options, path.string(), load_s, progress);
+  } else {
+    run_sequence(folder, options, path.string(), load_s, progress);
+  }
 }
 
 void command(const std::vector<std::string>& arguments) {

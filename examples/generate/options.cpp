@@ -5,6 +5,8 @@
 #include "options.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -52,12 +54,41 @@ dsv41::Prefill prefill(Text name, Text value) {
   refuse(std::string(name) + ": expected full, exact or replay, got " + quoted(value));
 }
 
+constexpr std::int64_t kMostDraft = 64;  // far beyond what a drafter is right about; every ring gets as much room
+
+constexpr std::pair<Text, std::optional<dsv41::Verification>> kSpeculative[] = {
+    {"off", std::nullopt},
+    {"greedy", dsv41::Verification::greedy},
+    {"rejection", dsv41::Verification::rejection},
+    {"block", dsv41::Verification::block}};
+
+std::optional<dsv41::Verification> speculative(Text name, Text value) {
+  for (const auto& [known, how] : kSpeculative) {
+    if (value == known) return how;
+  }
+  refuse(std::string(name) + ": expected off, greedy, rejection or block, got " + quoted(value));
+}
+
+/// "delayed" is called auto here, for with it confidences are calibrated as the run goes; off is --speculative off.
+dsv41::DraftPolicy policy(Text name, Text value) {
+  if (value == "auto") return {.kind = dsv41::DraftPolicy::Kind::delayed};
+  try {
+    if (const dsv41::DraftPolicy parsed = dsv41::parse_draft_policy(value);
+        value != "off" && value != "delayed" && parsed.drafts <= kMostDraft)
+      return parsed;
+  } catch (const dsv41::Error&) {  // names other values
+  }
+  refuse(std::string(name) + ": expected auto, alg1, fixed:N (N from 0 to " + std::to_string(kMostDraft) +
+         ") or threshold:C (C from 0 to 1), got " + quoted(value));
+}
+
 std::string backend(Text name, Text value) {
   if (value != "ref") refuse(std::string(name) + ": expected ref, got " + quoted(value));
   return std::string(value);
 }
 
 constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMostParallel = 4096;
 constexpr std::uint64_t kMostSeed = std::numeric_limits<std::uint64_t>::max();
 
 const OptionRow<Options> kRows[] = {
@@ -93,6 +124,15 @@ const OptionRow<Options> kRows[] = {
     {"--threads", true, [](Options& o, Text n, Text v) { o.threads = integer<std::int64_t>(n, v, 1, 4096); }},
     {"--prefill", true, [](Options& o, Text n, Text v) { o.prefill = prefill(n, v); }},
     {"--chunk", true, [](Options& o, Text n, Text v) { o.chunk = integer<std::int64_t>(n, v, 1, kMostTokens); }},
+    {"--speculative", true, [](Options& o, Text n, Text v) { o.speculative = speculative(n, v); }},
+    {"--schedule", true, [](Options& o, Text n, Text v) { o.schedule = v, o.policy = policy(n, v); }},
+    {"--draft", true, [](Options& o, Text n, Text v) { o.draft = integer<std::int64_t>(n, v, 1, kMostDraft); }},
+    {"--costs", true, [](Options& o, Text n, Text v) { o.costs = some_text(n, v, "a file"); }},
+    {"--compare", false, [](Options& o, Text, Text) { o.compare = true; }},
+    {"--trace", true, [](Options& o, Text n, Text v) { o.trace = some_text(n, v, "a file"); }},
+    {"--batch", true, [](Options& o, Text n, Text v) { o.batch = some_text(n, v, "a file"); }},
+    {"--parallel", true,
+     [](Options& o, Text n, Text v) { o.parallel = integer<std::int64_t>(n, v, 1, kMostParallel); }},
     {"--restore", true, [](Options& o, Text n, Text v) { o.restore = some_text(n, v, "a file"); }},
     {"--save", true, [](Options& o, Text n, Text v) { o.save = some_text(n, v, "a file"); }},
     {"--rewind", true, [](Options& o, Text n, Text v) { o.rewind = integer<std::int64_t>(n, v, 1, kMostTokens); }},
@@ -119,15 +159,31 @@ void demand(const Given& given, Text name, Text needed) {
   }
 }
 
+void check_drafting(const Options& o, const Given& given) {
+  for (Text name : {"--schedule", "--draft", "--costs", "--compare", "--trace"}) {
+    if (o.speculative || !given.contains(name)) continue;
+    refuse(std::string(name) + ": works only with --speculative greedy, rejection or block");
+  }
+  if (o.costs && !o.policy.needs_costs())
+    refuse("--costs: works only with --schedule auto or alg1, got " + quoted(o.schedule));
+  check_temperature(o, "--temperature");
+}
+
 void check_combination(const Options& o, const Given& given) {
   exclude(given, "--prompt", {"--prompt-file", "--tokens"});
   exclude(given, "--prompt-file", {"--tokens"});
   exclude(given, "--chat", {"--tokens", "--bos", "--image-span", "--rewind"});
   exclude(given, "--perplexity",
           {"--prompt", "--prompt-file", "--tokens", "--chat", "--image-span", "--logits-out", "--max-tokens",
-           "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--restore", "--save", "--rewind"});
+           "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--restore", "--save", "--rewind",
+           "--speculative", "--batch"});
+  exclude(given, "--batch",
+          {"--prompt", "--prompt-file", "--tokens", "--chat", "--bos", "--image-span", "--restore", "--save",
+           "--rewind", "--logits-out"});
   for (Text name : {"--system", "--thinking", "--effort"}) demand(given, name, "--chat");
   demand(given, "--effort", "--thinking");
+  demand(given, "--parallel", "--batch");
+  check_drafting(o, given);
   for (Text name : {"--logits-out", "--perplexity"}) {
     if (o.prefill == dsv41::Prefill::full || !given.contains(name)) continue;
     refuse(std::string(name) + ": needs the logits of every token, and --prefill " +
@@ -137,8 +193,9 @@ void check_combination(const Options& o, const Given& given) {
     refuse("--image-span: with --restore it needs a prompt; a restored session knows its own");
   if (o.converses()) {
     if (o.logits_out) refuse("--logits-out: with --chat it needs --prompt or --prompt-file");
-    if (o.max_tokens == 0) refuse("--max-tokens: a conversation needs at least 1, got '0'");
   }
+  if ((o.converses() || o.batch) && o.max_tokens == 0)
+    refuse(std::string("--max-tokens: a ") + (o.batch ? "batch" : "conversation") + " needs at least 1, got '0'");
 }
 
 }  // namespace
@@ -149,8 +206,38 @@ Options parse_options(const std::vector<std::string>& arguments) {
     refuse("unexpected argument " + quoted(argument) + "; a prompt goes behind --prompt");
   };
   const Given given = parse_arguments(arguments, kRows, positional, options);
+  if (options.speculative && !given.contains("--schedule")) options.policy = policy("--schedule", options.schedule);
   if (!options.help) check_combination(options, given);
   return options;
+}
+
+std::string_view speculative_name(const std::optional<dsv41::Verification>& how) noexcept {
+  for (const auto& [name, known] : kSpeculative) {
+    if (how == known) return name;
+  }
+  return {};
+}
+
+bool set_by_key(Options& options, std::string_view key, std::string_view name, std::string_view value) {
+  for (Text known : {"max_tokens", "temperature", "top_k", "top_p", "min_p", "seed"}) {
+    if (key != known) continue;
+    std::string option = "--" + std::string(key);
+    std::replace(option.begin(), option.end(), '_', '-');
+    for (const OptionRow<Options>& row : kRows) {
+      if (row.name == option) row.set(options, name, value);
+    }
+    return true;
+  }
+  return false;
+}
+
+void check_temperature(const Options& options, std::string_view name) {
+  if (options.speculative != dsv41::Verification::greedy || options.sampler.temperature == 0) return;
+  char digits[32];
+  char* const end = std::to_chars(digits, std::end(digits), options.sampler.temperature).ptr;
+  refuse(std::string(name) + ": is " + std::string(digits, end) +
+         ", and --speculative greedy keeps the law of temperature 0 only; expected 0, or --speculative rejection or "
+         "block");
 }
 
 }  // namespace generate

@@ -74,7 +74,7 @@ std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, std::string_vi
   }
 }
 
-std::vector<std::int32_t> encode_turns(const Tokenizer& tokenizer, const Options& options,
+std::vector<std::int32_t> encode_turns(const Tokenizer& tokenizer, std::string_view source, const Options& options,
                                        std::span<const Message> turns) {
   dsv41::text::ChatOptions chat;
   chat.thinking = options.thinking;
@@ -82,7 +82,7 @@ std::vector<std::int32_t> encode_turns(const Tokenizer& tokenizer, const Options
   try {
     return dsv41::text::encode_chat(tokenizer, turns, chat);
   } catch (const dsv41::Error& e) {
-    throw dsv41::Error(e.code(), std::string("--chat: ") + e.what());
+    throw dsv41::Error(e.code(), std::string(source) + ": " + e.what());
   }
 }
 
@@ -113,7 +113,7 @@ Prompt make_prompt(const ModelFolder& folder, const Options& options, std::strin
     if (options.chat) {
       std::vector<Message> turns = opening(options);
       turns.push_back(message(Role::user, source->text));
-      ids = encode_turns(tokenizer, options, turns);
+      ids = encode_turns(tokenizer, "--chat", options, turns);
     }
     prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
   }

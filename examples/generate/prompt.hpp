@@ -31,9 +31,9 @@ const dsv41::text::Tokenizer& tokenizer_of(const dsv41::runtime::ModelFolder& fo
 std::vector<std::int32_t> encode_text(const dsv41::text::Tokenizer& tokenizer, std::string_view source,
                                       std::string_view text);
 
-/// Ids of a conversation up to the cue of the next assistant turn. Markers that a message quotes stay text.
-std::vector<std::int32_t> encode_turns(const dsv41::text::Tokenizer& tokenizer, const Options& options,
-                                       std::span<const dsv41::text::Message> turns);
+/// Ids of a conversation up to the cue of the next assistant turn. Markers that a message quotes stay text. `source` begins every message.
+std::vector<std::int32_t> encode_turns(const dsv41::text::Tokenizer& tokenizer, std::string_view source,
+                                       const Options& options, std::span<const dsv41::text::Message> turns);
 
 /// A message that has nothing but content.
 dsv41::text::Message message(dsv41::text::Role role, std::string content);

@@ -4,6 +4,7 @@
 #include "report.hpp"
 
 #include <cmath>
+#include <optional>
 
 #include "files.hpp"
 
@@ -26,6 +27,14 @@ class Object {
     for (const std::int64_t value : values) list += (list.empty() ? "" : ", ") + std::to_string(value);
     return raw(key, "[" + list + "]");
   }
+  Object& add(std::string_view key, std::optional<double> value) { return value ? add(key, *value) : raw(key, "null"); }
+  /// An object as a member, on one line.
+  Object& add(std::string_view key, const Object& value) {
+    std::string text = value.text_ + "}";
+    for (std::size_t at = 0; (at = text.find("\n  ", at)) != std::string::npos;)
+      text.replace(at, 3, at == 1 ? "" : " ");
+    return raw(key, text);
+  }
   Object& add(std::string_view key, double value) { return raw(key, std::isfinite(value) ? fixed(value, 6) : "null"); }
   std::string text() const { return text_ + "\n}\n"; }
 
@@ -37,14 +46,56 @@ class Object {
   std::string text_ = "{";
 };
 
-Object common(const std::string& model, const Options& options, const Figures& f) {
+/// What every run says.
+Object common(const std::string& model, const Options& options, const std::string& numeric_class) {
   Object out;
   out.add("model", std::string_view(model)).add("backend", std::string_view(options.backend));
-  out.add("numeric_class", std::string_view(f.numeric_class));
+  out.add("numeric_class", std::string_view(numeric_class));
   out.add("threads", options.threads).add("seed", options.sampler.seed);
+  return out;
+}
+
+Object common(const std::string& model, const Options& options, const Figures& f) {
+  Object out = common(model, options, f.numeric_class);
   out.add("prompt_tokens", f.prompt_tokens).add("generated_tokens", f.generated_tokens).add("position", f.positions);
   out.add("load_s", f.load_s).add("prefill_s", f.prefill_s).add("decode_s", f.decode_s);
   return out;
+}
+
+double per_round(const dsv41::runtime::GeneratorStats& sums) {
+  return static_cast<double>(sums.emitted) / static_cast<double>(sums.rounds);  // NaN where there was none: null
+}
+
+void add_drafting(Object& out, const Options& options, const std::optional<Drafting>& drafting) {
+  out.add("speculative", speculative_name(options.speculative));
+  if (!drafting) return;
+  const dsv41::runtime::GeneratorStats& sums = drafting->sums;
+  out.add("schedule", std::string_view(options.schedule)).add("draft", drafting->draft);
+  out.add("rounds", sums.rounds).add("target_forwards", sums.target_forwards).add("drafted", sums.drafted);
+  out.add("verified", sums.verified).add("accepted", sums.accepted).add("emitted_per_round", per_round(sums));
+  out.add("verified_by_position", sums.verified_at).add("accepted_by_position", sums.accepted_at);
+  out.add("predicted_gain", sums.predicted_gain());
+  if (!drafting->compares) return;
+  if (!drafting->compare) {
+    out.add("compare", std::optional<double>{});
+    return;
+  }
+  const Comparison& compare = *drafting->compare;
+  Object times;
+  times.add("plain_s", compare.plain.seconds).add("speculative_s", compare.speculative.seconds);
+  out.add("compare", times.add("speedup", compare.speedup()));
+}
+
+/// ", 12 drafts: 9 verified, 7 accepted, 2.75 tokens a round".
+std::string drafting_words(const std::optional<Drafting>& drafting) {
+  if (!drafting || drafting->sums.rounds == 0) return "";
+  const dsv41::runtime::GeneratorStats& sums = drafting->sums;
+  std::string words = ", " + std::to_string(sums.drafted) + " drafts: " + std::to_string(sums.verified) +
+                      " verified, " + std::to_string(sums.accepted) + " accepted, " + fixed(per_round(sums)) +
+                      " tokens a round";
+  if (drafting->compare && std::isfinite(drafting->compare->speedup()))
+    words += ", " + fixed(drafting->compare->speedup()) + " times as fast as without";
+  return words;
 }
 
 double per_token(const dsv41::runtime::SessionMemory& memory) {
@@ -62,7 +113,13 @@ std::string summary_line(const Figures& f) {
   if (f.generated_tokens == 0) return line;
   return line + ", first token after " + fixed(f.first_token_s) + " s, " + std::to_string(f.generated_tokens) +
          " tokens in " + fixed(f.decode_s) + " s (" + fixed(rate(f.generated_tokens - f.replies, f.decode_s), 1) +
-         "/s)";
+         "/s)" + drafting_words(f.drafting);
+}
+
+std::string summary_line(const BatchFigures& f) {
+  return std::to_string(f.requests) + " requests, " + std::to_string(f.prompt_tokens) + " prompt tokens and " +
+         std::to_string(f.generated_tokens) + " tokens in " + fixed(f.batch_s) + " s (" +
+         fixed(rate(f.generated_tokens, f.batch_s), 1) + "/s)" + drafting_words(f.drafting);
 }
 
 std::string perplexity_line(const Perplexity& result) {
@@ -74,7 +131,7 @@ std::string stats_json(const std::string& model, const Options& options, const F
   Object out = common(model, options, f);
   out.add("prefill", std::string_view(f.prefill));
   if (!f.prefill_note.empty()) out.add("prefill_note", std::string_view(f.prefill_note));
-  return out.add("rows_per_layer", f.rows_per_layer)
+  out.add("rows_per_layer", f.rows_per_layer)
       .add("restored_tokens", f.restored_tokens)
       .add("reused_tokens", f.reused_tokens)
       .add("recomputed_tokens", f.recomputed_tokens)
@@ -86,8 +143,9 @@ std::string stats_json(const std::string& model, const Options& options, const F
       .add("time_to_first_token_s", f.first_token_s)
       .add("prefill_tokens_per_s", rate(f.prompt_tokens, f.prefill_s))
       .add("decode_tokens_per_s", rate(f.generated_tokens - f.replies, f.decode_s))
-      .add("stop", f.stop)
-      .text();
+      .add("stop", f.stop);
+  add_drafting(out, options, f.drafting);
+  return out.text();
 }
 
 std::string stats_json(const std::string& model, const Options& options, double load_s, const Perplexity& result) {
@@ -103,6 +161,17 @@ std::string stats_json(const std::string& model, const Options& options, double 
       .add("bytes", result.bytes)
       .add("prefill_tokens_per_s", rate(result.tokens, result.seconds))
       .text();
+}
+
+std::string stats_json(const std::string& model, const Options& options, const BatchFigures& f) {
+  Object out = common(model, options, f.numeric_class);
+  out.add("requests", f.requests).add("failed", f.failed).add("parallel", options.parallel);
+  out.add("prompt_tokens", f.prompt_tokens).add("generated_tokens", f.generated_tokens);
+  out.add("load_s", f.load_s).add("batch_s", f.batch_s);
+  out.add("tokens_per_s", rate(f.generated_tokens, f.batch_s));
+  out.add("decode_tokens_per_s", rate(f.clock.tokens, f.clock.seconds));
+  add_drafting(out, options, f.drafting);
+  return out.text();
 }
 
 }  // namespace generate

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Prefill, then one token at a time. A prompt is one call, for prefill modes that skip rows; with a recorder, which needs the logits of
+// Prefill, then steps of the generator. A prompt is one call, for prefill modes that skip rows; with a recorder, which needs the logits of
 // every row, it is one call a step.
 #include "sequence.hpp"
 
@@ -15,16 +15,13 @@
 
 namespace generate {
 
+using dsv41::runtime::Emission;
 using dsv41::runtime::Feed;
+using dsv41::runtime::Finish;
 using dsv41::runtime::kAllRows;
-using dsv41::runtime::StepControl;
+using dsv41::runtime::Session;
 
 namespace {
-
-/// Ids to choose from: the first ones of the vocabulary, for tokenizers number without holes.
-std::int64_t choices(const dsv41::runtime::ModelFolder& folder, const Options& options) {
-  return writes_text(folder, options) ? folder.tokenizer->vocab_size() : folder.checkpoint.config().vocab;
-}
 
 /// Shows how far a prompt of `count` tokens is, of which `before` are through already.
 class ShownPrefill final : public dsv41::runtime::StepListener {
@@ -40,15 +37,11 @@ class ShownPrefill final : public dsv41::runtime::StepListener {
   std::int64_t before_, count_;
 };
 
-/// Runs `work`, which the cancel token may end. Returns whether it came to its own end.
-template <class F>
-bool until_interrupted(F&& work) {
-  try {
-    work();
-    return true;
-  } catch (const dsv41::Error& e) {
-    if (e.code() != dsv41::Errc::cancelled) throw;
-    return false;
+std::string_view stop_name(Finish finish) {
+  switch (finish) {
+    case Finish::stop: return "eos";
+    case Finish::length: return "length";
+    default: return "context";
   }
 }
 
@@ -58,14 +51,15 @@ bool writes_text(const dsv41::runtime::ModelFolder& folder, const Options& optio
   return folder.tokenizer && !options.tokens;
 }
 
-Sequence::Sequence(const dsv41::runtime::ModelFolder& folder, const Options& options, Recorder* recorder,
+std::int64_t choices(const dsv41::runtime::ModelFolder& folder, const Options& options) {
+  return writes_text(folder, options) ? folder.tokenizer->vocab_size() : folder.checkpoint.config().vocab;
+}
+
+Sequence::Sequence(dsv41::runtime::Engine& engine, const Options& options, Speculation& speculation, Recorder* recorder,
                    Progress& progress, const dsv41::CancelToken& cancel)
-    : sampler_(options.sampler, choices(folder, options)),
-      engine_(folder, {.backend = options.backend,
-                       .numeric = options.numeric,
-                       .max_context = folder.checkpoint.config().max_positions,
-                       .max_rows = options.chunk,
-                       .prefill = options.prefill}),
+    : engine_(engine),
+      options_(options),
+      speculation_(speculation),
       session_(engine_.open_session()),
       recorder_(recorder),
       progress_(progress),
@@ -160,41 +154,72 @@ void Sequence::rewind(std::int64_t dropped) {
   figures_.first_token_s += took;
 }
 
-void Sequence::decode(std::int64_t new_tokens, const std::function<void(std::int32_t)>& sink) {
-  const std::int64_t room = engine_.config().max_positions - session_.position(), limit = std::min(new_tokens, room);
-  figures_.stop = new_tokens == 0 ? "prompt" : room < new_tokens ? "context" : "length";
-  const double start = now();
-  double first = start, last = start;
-  std::optional<std::int32_t> unfed;
-  const auto feed_last = [&](const StepControl& control) {
-    session_.append({.ids = {&*unfed, 1}}, control);
-    unfed.reset();
-    take_logits();
-  };
+/// One request from its first token to its last, or to an interruption; gives its session back.
+template <class Take>
+Session Sequence::decode_by(Decoding& decoding, Session&& session, const Take& take) {
+  const std::int64_t id = decoding.add(std::move(session), request_options(options_, engine_.config()));
   until_interrupted([&] {
-    for (std::int64_t made = 0; made < limit && !interrupted(); ++made) {
-      if (unfed) feed_last({.cancel = &cancel_});
-      const auto logits = session_.logits();
-      const dsv41::In<float, 1> choice(logits.row(logits.extent(0) - 1).data(), {sampler_.vocab()});
-      const std::int32_t id = sampler_.sample(choice, session_.position());
-      last = now();
-      if (made == 0) {
-        first = last;
-        ++figures_.replies;
-      }
-      ++figures_.generated_tokens;
-      unfed = id;
-      sink(id);
-      if (id == engine_.config().eos) {
-        figures_.stop = "eos";
-        break;
+    for (Finish finish = Finish::none; finish == Finish::none && !interrupted();) {
+      for (const Emission& emission : decoding.step()) {
+        finish = emission.finish;
+        if (finish == Finish::failed) refuse(std::string(emission.error));
+        take(emission, decoding.session(id));
       }
     }
   });
-  if (unfed && feeds_last_) feed_last({});
-  if (interrupted()) figures_.stop = "interrupted";
+  return decoding.remove(id);
+}
+
+void Sequence::decode(const std::function<void(std::int32_t)>& sink) {
+  const std::int64_t room = engine_.config().max_positions - session_.position();
+  figures_.stop = options_.max_tokens == 0 ? "prompt" : "context";
+  // A later turn of a conversation may have more room.
+  const std::int64_t most = options_.converses() ? options_.max_tokens : std::min(options_.max_tokens, room);
+  if (room > 0 && !interrupted()) until_interrupted([&] { speculation_.prepare(most); });
+  progress_.clear();
+  bool whole = false;
+  const double start = now();
+  double first = start, last = start;
+  if (options_.max_tokens > 0 && room > 0 && !interrupted()) {
+    std::vector<std::int32_t> ids;
+    std::optional<Session> twin;
+    if (speculation_.plain() != nullptr) twin = session_.fork();
+    const auto take = [&](const Emission& emission, const Session& session) {
+      if (recorder_ != nullptr && speculation_.decoding().ran_rows()) record(session);
+      last = now();
+      if (ids.empty()) first = last;
+      figures_.generated_tokens += std::ssize(emission.tokens);
+      if (emission.finish != Finish::none) {
+        figures_.stop = stop_name(emission.finish);
+        whole = true;
+      }
+      for (const std::int32_t id : emission.tokens) {
+        ids.push_back(id);
+        sink(id);
+      }
+    };
+    session_ = decode_by(speculation_.decoding(), std::move(session_), take);
+    figures_.replies += ids.empty() ? 0 : 1;
+    if (!ids.empty() && feeds_last_) {
+      session_.append({.ids = {&ids.back(), 1}});
+      take_logits();
+    }
+    if (twin && !interrupted()) decode_plainly(std::move(*twin), ids);
+    if (interrupted()) speculation_.cut_comparison();
+  }
+  if (interrupted() && !whole) figures_.stop = "interrupted";
   figures_.first_token_s += first - start;
   figures_.decode_s += last - first;
+}
+
+void Sequence::decode_plainly(Session&& session, std::span<const std::int32_t> ids) {
+  progress_.show("comparing with plain decoding");
+  std::vector<std::int32_t> plain;
+  decode_by(*speculation_.plain(), std::move(session), [&](const Emission& emission, const Session&) {
+    plain.insert(plain.end(), emission.tokens.begin(), emission.tokens.end());
+  });
+  progress_.clear();
+  if (!interrupted()) check_same_text("--compare", options_.sampler, ids, plain);
 }
 
 void Sequence::save(const std::string& path) const {
@@ -205,6 +230,7 @@ void Sequence::save(const std::string& path) const {
 
 Figures Sequence::figures() const {
   Figures out = figures_;
+  out.drafting = speculation_.drafting();
   out.positions = session_.position();
   out.memory = session_.memory();
   return out;
@@ -215,7 +241,12 @@ void Sequence::take_logits() {
   const auto logits = session_.logits();
   const std::int64_t rows = logits.extent(0), before = session_.position() - rows;
   for (std::int64_t row = 0; row < rows; ++row) dsv41::runtime::check_logits(logits.row(row), before + row);
-  if (recorder_ != nullptr) recorder_->add(session_.tokens().last(static_cast<std::size_t>(rows)), logits);
+  if (recorder_ != nullptr) record(session_);
+}
+
+void Sequence::record(const Session& session) {
+  const auto logits = session.logits();
+  recorder_->add(session.tokens().last(static_cast<std::size_t>(logits.extent(0))), logits);
 }
 
 void Sequence::count_rows() {

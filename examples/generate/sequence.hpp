@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// One sequence being fed and continued: the session, its sampler, its clock.
+// One sequence being fed and continued: the session, between its prompts and its replies, and its clock.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "dsv41/runtime/engine.hpp"
 #include "options.hpp"
 #include "recorder.hpp"
+#include "speculation.hpp"
 #include "terminal.hpp"
 
 namespace generate {
@@ -38,18 +40,23 @@ struct Figures {
   std::string prefill_note;                  ///< why it is not the one asked for; empty: it is
   std::string_view stop =
       "prompt";  ///< why it ended: eos, length, context (no positions left), interrupted, or prompt: none asked
+  std::optional<Drafting> drafting;  ///< where drafts were asked for
 };
 
 /// Whether what is generated leaves as text: the prompt was no list of ids and the folder has a tokenizer.
 bool writes_text(const dsv41::runtime::ModelFolder& folder, const Options& options);
 
-/// An engine for the model's whole context, and the sequence. What the cancel token stops ends early without an error; interrupted() says
-/// so, and nothing more is sampled.
+/// Ids to choose from: where text is written those that the tokenizer has (a config's vocabulary may be the larger one; tokenizers number
+/// without holes), otherwise the vocabulary.
+std::int64_t choices(const dsv41::runtime::ModelFolder& folder, const Options& options);
+
+/// The sequence, on an engine of its own use. What the cancel token stops ends early without an error; interrupted() says so, and nothing
+/// more is sampled.
 class Sequence {
  public:
-  /// `recorder` may be null. Folder and token must outlive the sequence.
-  Sequence(const dsv41::runtime::ModelFolder& folder, const Options& options, Recorder* recorder, Progress& progress,
-           const dsv41::CancelToken& cancel);
+  /// `recorder` may be null. Everything given must outlive the sequence.
+  Sequence(dsv41::runtime::Engine& engine, const Options& options, Speculation& speculation, Recorder* recorder,
+           Progress& progress, const dsv41::CancelToken& cancel);
 
   /// Takes up the session saved in a file. Errors: dsv41::Error naming option and file: io (cannot be read), format (bytes behind the
   /// session), and those of Session::restore.
@@ -69,13 +76,12 @@ class Sequence {
   /// Errors: dsv41::Error invalid_argument when none would be left, or a logit is NaN.
   void rewind(std::int64_t dropped);
 
-  /// Samples up to `new_tokens` tokens behind the prompt and hands each to `sink` at once; ends after config.eos.
+  /// Generates up to max_tokens tokens behind the prompt and hands each to `sink` as soon as its step is over; ends after config.eos.
   ///
-  /// Rules:  the sampler's position of a token is the position it takes. No token is sampled for which the model has no
-  ///         position. Where text is written, ids that the tokenizer does not have (a config's vocabulary may be the
-  ///         larger one) are out of the choice. When it is recorded or to be saved, the last token is fed too.
-  /// Errors: those of Sampler::sample and of `sink`; a NaN in any row, as in prefill.
-  void decode(std::int64_t new_tokens, const std::function<void(std::int32_t)>& sink);
+  /// Rules:  no token is sampled for which the model has no position. When it is recorded or to be saved, the last token is fed too. With
+  ///         --compare the same is then decoded once more without drafts, from a fork of the session, and thrown away.
+  /// Errors: those of Speculation::prepare, of Generator::step and of `sink`; a NaN in any row, as in prefill; those of check_same_text.
+  void decode(const std::function<void(std::int32_t)>& sink);
 
   /// Writes the session to a file, whole or not at all. Errors: dsv41::Error io naming the option and the file.
   void save(const std::string& path) const;
@@ -86,10 +92,15 @@ class Sequence {
  private:
   void sync(std::span<const std::int32_t> ids, std::span<const std::uint8_t> image, std::int64_t held);
   void take_logits();
+  void record(const dsv41::runtime::Session& session);
   void count_rows();
+  template <class Take>
+  dsv41::runtime::Session decode_by(Decoding& decoding, dsv41::runtime::Session&& session, const Take& take);
+  void decode_plainly(dsv41::runtime::Session&& session, std::span<const std::int32_t> ids);
 
-  dsv41::runtime::Sampler sampler_;
-  dsv41::runtime::Engine engine_;
+  dsv41::runtime::Engine& engine_;
+  const Options& options_;
+  Speculation& speculation_;
   dsv41::runtime::Session session_;
   Recorder* recorder_;
   Progress& progress_;

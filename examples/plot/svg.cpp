@@ -25,6 +25,10 @@ std::string pixel(double v) {
   return number(v, "%.1f");
 }
 
+std::string pixel_count(double v) {
+  return number(v, "%.0f");
+}
+
 /// Bytes of the character that the text begins with; 0 for ill-formed UTF-8, control characters and what else XML 1.0 does not have.
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -55,7 +59,7 @@ std::string escaped(std::string_view text) {
 
 /// One direction of the chart: values to pixels, and where its grid lines stand.
 struct Axis {
-  bool log = false;
+  bool log = false, whole = false;
   double low = HUGE_VAL, high = -HUGE_VAL;  // of the scaled values
   double start = 0, length = 0;             // pixels; length < 0 where the axis points up
 
@@ -74,7 +78,7 @@ struct Axis {
     if (high - low < 1e-12) low -= 0.5, high += 0.5;
     const double raw = (high - low) / 6, power = std::pow(10, std::floor(std::log10(raw)));
     double step = raw <= power ? power : raw <= 2 * power ? 2 * power : raw <= 5 * power ? 5 * power : 10 * power;
-    if (log) step = std::max(1.0, std::ceil(step));
+    if (log || whole) step = std::max(1.0, std::ceil(step));
     low = std::floor(low / step) * step;
     high = std::ceil(high / step) * step;
     std::vector<double> out;
@@ -93,10 +97,15 @@ std::string text(double x, double y, const char* style, const std::string& conte
   return "<text x=\"" + pixel(x) + "\" y=\"" + pixel(y) + "\" " + style + ">" + escaped(content) + "</text>\n";
 }
 
-}  // namespace
+std::string open_document(std::size_t charts) {
+  const std::string height = pixel_count(kHeight * static_cast<double>(charts));
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 " + height +
+         "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"720\" height=\"" + height +
+         "\" fill=\"#ffffff\"/>\n";
+}
 
-std::string svg(const Chart& chart) {
-  Axis x{.log = chart.log_x, .start = kLeft, .length = kWidth - kLeft - kRight};
+std::string drawn(const Chart& chart) {
+  Axis x{.log = chart.log_x, .whole = chart.counts, .start = kLeft, .length = kWidth - kLeft - kRight};
   Axis y{.log = chart.log_y, .start = kHeight - kBottom, .length = kTop + kBottom - kHeight};
   const auto each_point = [&](const Series& s, auto&& use) {
     for (std::size_t i = 0; i < std::min(s.x.size(), s.y.size()); ++i) {
@@ -107,10 +116,9 @@ std::string svg(const Chart& chart) {
     each_point(s, [&](double px, double py) { x.cover(px), y.cover(py); });
   }
 
-  std::string out =
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 420\" font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<rect width=\"720\" height=\"420\" fill=\"#ffffff\"/>\n";
-  out += text(kLeft, 24, "font-size=\"15\" font-weight=\"bold\"", chart.title);
+  if (chart.counts) y.cover(0);
+
+  std::string out = text(kLeft, 24, "font-size=\"15\" font-weight=\"bold\"", chart.title);
   const double right = kWidth - kRight, bottom = kHeight - kBottom;
   for (const double v : x.ticks()) {
     out += line(x.at(v), kTop, x.at(v), bottom, "stroke=\"#dddddd\"");
@@ -125,15 +133,49 @@ std::string svg(const Chart& chart) {
   out += text((kLeft + right) / 2, kHeight - 14, "text-anchor=\"middle\"", chart.x_label);
   out += text(0, 0, "text-anchor=\"middle\" transform=\"translate(18 210) rotate(-90)\"", chart.y_label);
 
+  const double names = chart.counts ? right - 260 : kLeft + 10;
+  std::size_t colours = 0;
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    const std::string colour = kColours[i % kColours.size()];
-    std::string points;
-    each_point(chart.series[i], [&](double px, double py) { points += pixel(x.at(px)) + "," + pixel(y.at(py)) + " "; });
-    out += "<polyline fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"2\" points=\"" + points + "\"/>\n";
+    const Series& s = chart.series[i];
+    if (!s.dashed || colours == 0) ++colours;
+    const std::string colour = kColours[(colours - 1) % kColours.size()];
+    const std::string dash = s.dashed ? " stroke-dasharray=\"6 4\"" : "";
+    std::string points, marks;
+    each_point(s, [&](double px, double py) {
+      points += pixel(x.at(px)) + "," + pixel(y.at(py)) + " ";
+      if (!chart.counts) return;
+      marks +=
+          "<circle cx=\"" + pixel(x.at(px)) + "\" cy=\"" + pixel(y.at(py)) + "\" r=\"3\" fill=\"" + colour + "\"/>\n";
+    });
+    out += "<polyline fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"2\"" + dash + " points=\"" + points +
+           "\"/>\n" + marks;
     const double row = kTop + 14 + 18 * static_cast<double>(i);
-    out += "<rect x=\"" + pixel(kLeft + 10) + "\" y=\"" + pixel(row - 8) + "\" width=\"16\" height=\"4\" fill=\"" +
-           colour + "\"/>\n";
-    out += text(kLeft + 32, row - 1, "", chart.series[i].label);
+    if (s.dashed) {
+      out += line(names, row - 6, names + 16, row - 6, ("stroke=\"" + colour + "\" stroke-width=\"4\"" + dash).c_str());
+    } else {
+      out += "<rect x=\"" + pixel(names) + "\" y=\"" + pixel(row - 8) + "\" width=\"16\" height=\"4\" fill=\"" +
+             colour + "\"/>\n";
+    }
+    out += text(names + 22, row - 1, "", s.label);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string svg(const Chart& chart) {
+  return svg({&chart, 1});
+}
+
+std::string svg(std::span<const Chart> charts) {
+  std::string out = open_document(charts.size());
+  for (std::size_t i = 0; i < charts.size(); ++i) {
+    if (i == 0) {
+      out += drawn(charts[0]);
+    } else {
+      out += "<g transform=\"translate(0 " + pixel_count(kHeight * static_cast<double>(i)) + ")\">\n" +
+             drawn(charts[i]) + "</g>\n";
+    }
   }
   return out + "</svg>\n";
 }

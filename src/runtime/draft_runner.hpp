@@ -24,19 +24,23 @@ struct DraftPiece {
   const SessionDraft* request = nullptr;
 };
 
+/// Blocks of one pass at most: a row of a block has logits over the whole vocabulary, 0.5 MB in the release.
+inline constexpr std::int64_t kMostRequests = 64;
+
 /// Of a draft that was not made.
 inline constexpr float kNoConfidence = std::numeric_limits<float>::quiet_NaN();
 
 template <class B>
 class DraftRunner {
  public:
-  /// `block`: rows of a draft block. `max_rows`: of a step, and of the blocks of one pass, but at least one block.
+  /// `block`: rows of a draft block. `max_rows`: of a step, and of the blocks of one pass, but at least one block and at most
+  /// kMostRequests.
   DraftRunner(B& b, const ModelFolder& folder, In<float, 1> frequencies, Numeric numeric, std::int64_t block,
               std::int64_t max_rows)
       : backend_(b),
         config_(folder.checkpoint.config()),
         block_(block),
-        most_(std::max<std::int64_t>(1, max_rows / block)),
+        most_(std::clamp<std::int64_t>(max_rows / block, 1, kMostRequests)),
         drafter_(config_, folder.checkpoint.weights(), frequencies, numeric),
         scratch_(b, config_, {.context_rows = max_rows, .block_rows = most_ * block}) {
     b.prepare(config_, std::max(max_rows, most_ * block));

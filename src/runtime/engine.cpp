@@ -34,6 +34,14 @@ void check_options(const EngineOptions& options, const ModelConfig& config) {
     refuse("draft", "0 to room = " + std::to_string(options.room) + ": a rejected draft must not cost a window row",
            options.draft);
   }
+  if (options.draft >= config.window && options.prefill != Prefill::full &&
+      prefill_obstacle(make_schedule(config)).empty()) {
+    refuse("draft",
+           "0 to " + std::to_string(config.window - 1) + ": under prefill " +
+               std::string(prefill_name(options.prefill)) +
+               ", which skips rows, a step gives the logits of at most a window of them",
+           options.draft);
+  }
   if (options.draft > 0 && config.draft.stages == 0) {
     throw Error(Errc::unsupported, "engine: draft is " + std::to_string(options.draft) +
                                        ", expected 0: the model has no draft stages (num_nextn_predict_layers)");

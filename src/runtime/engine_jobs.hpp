@@ -157,6 +157,7 @@ class Engine::Jobs {
   void run(std::span<Job> jobs, const StepControl& control) {
     std::int64_t done = 0;
     at_border_ = true;
+    for (const Job& job : jobs) show_prefix(*job.sequence);
     try {
       for (Job& job : jobs) {
         if (job.reruns)
@@ -324,7 +325,7 @@ class Engine::Jobs {
     fetch_logits();
     std::int64_t first_row = 0;
     for (std::size_t i = 0; i < pieces_.size(); first_row += pieces_[i++].rows)
-      add_context(*stepping_[i]->sequence, pieces_[i], first_row, stepping_[i]->end);
+      add_context(*stepping_[i]->sequence, pieces_[i], first_row, stepping_[i]->part_end);
     remember_contexts();
     for (std::size_t i = 0; i < pieces_.size(); ++i) advance(*stepping_[i], pieces_[i].rows);
     at_border_ = true;
@@ -342,7 +343,7 @@ class Engine::Jobs {
       s.state.replayed(first_window_row(job.part_end));
       if (prefill_ == Prefill::replay) s.cut_prompt_end = job.part_end;
     }
-    if (prefix_) keep_prefix(s);
+    if (job.wanted <= 1) show_prefix(s);  // of several rows with logits some may be drafts that are refused
     job.part = job.part_end;
     job.part_end = job.end;
     if (job.part < job.end) s.state.reserve(job.end - job.part);  // the cache may hold the block now
@@ -376,7 +377,8 @@ class Engine::Jobs {
   }
 
   /// Shows the prefix cache what pages a session has completed.
-  void keep_prefix(Sequence<B>& s) noexcept {
+  void show_prefix(Sequence<B>& s) noexcept {
+    if (prefix_ == nullptr) return;
     const std::int64_t whole = s.position() / pool_.layout.page_positions, border = whole * pool_.layout.page_positions;
     if (whole <= s.kept_pages) return;
     const bool with_block =

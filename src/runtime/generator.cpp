@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <exception>
 #include <limits>
 #include <string>
 #include <utility>
@@ -13,12 +14,15 @@
 #include "dsv41/core/error.hpp"
 #include "dsv41/modules/dspark/admission.hpp"
 #include "dsv41/modules/dspark/calibration.hpp"
+#include "float_environment.hpp"
+#include "judge.hpp"
 #include "with_memory.hpp"
 
 namespace dsv41::runtime {
 
 namespace {
 
+constexpr std::size_t kLongestError = 512;  // there is memory for it before the step that fails
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
 [[noreturn]] void refuse(const std::string& what, Errc code = Errc::invalid_argument) {
@@ -38,6 +42,7 @@ struct Request {
     confidence_logits.assign(count, kNone);
     confidences.assign(count, kNone);
     out.reserve(count + 1);
+    error.reserve(kLongestError);
   }
 
   bool active() const { return finish == Finish::none; }
@@ -83,8 +88,12 @@ class Generator::Impl {
         options(std::move(given)),
         scheduler_(options.policy, options.costs),
         draft_(engine.options().draft),
+        most_drafts_(options.policy.kind == DraftPolicy::Kind::fixed
+                         ? std::min<std::int64_t>(draft_, options.policy.drafts)
+                         : draft_),
+        max_rows_(std::min(engine.options().max_rows, engine.options().max_context)),
         choices_(options.choices == 0 ? engine.config().vocab : options.choices),
-        sampler_({}, checked_choices()) {
+        judge_(draft_, checked_choices()) {
     const DraftPolicy& policy = options.policy;
     if (policy.kind != DraftPolicy::Kind::off && draft_ == 0)
       refuse("the policy drafts, and the engine has no drafter (EngineOptions::draft is 0)", Errc::unsupported);
@@ -104,11 +113,10 @@ class Generator::Impl {
     if (options.calibrate_online && draft_ > 0) learnt_.emplace(draft_);
     stats.verified_at.resize(static_cast<std::size_t>(draft_));
     stats.accepted_at.resize(static_cast<std::size_t>(draft_));
-    target_.resize(static_cast<std::size_t>((draft_ + 1) * choices_));
-    proposal_.resize(static_cast<std::size_t>(draft_ * choices_));
   }
 
   std::int64_t add(Session&& session, const RequestOptions& request, std::span<const std::int32_t> prompt) {
+    expect_idle("add");
     request.sampler.check();
     if (request.max_tokens < 1) refuse("max_tokens is " + std::to_string(request.max_tokens) + ", expected at least 1");
     for (const std::int32_t id : request.stop_ids) {
@@ -121,6 +129,11 @@ class Generator::Impl {
     }
     const std::int32_t next = 0;  // some token: there must be a position for one
     engine.check(session, {.ids = prompt.empty() ? std::span(&next, 1) : prompt});
+    if (session.position() + std::ssize(prompt) >= engine.options().max_context) {
+      refuse("no position is left behind the prompt: " + std::to_string(session.position() + std::ssize(prompt)) +
+                 " positions, expected fewer than max_context = " + std::to_string(engine.options().max_context),
+             Errc::out_of_memory);
+    }
     if (prompt.empty() && session.logits().extent(0) == 0) {
       refuse(
           "a session without logits and no prompt, expected one of them (Session::rerun_last gives the logits of the "
@@ -137,6 +150,9 @@ class Generator::Impl {
   }
 
   std::span<const Emission> step(const StepControl& control) {
+    expect_idle("step");
+    const Under under(stepping_);
+    const FloatEnvironment standard;  // laws and confidences are computed here
     emissions_.clear();
     report.rounds.clear();
     report.confidences.clear();
@@ -153,6 +169,7 @@ class Generator::Impl {
   }
 
   Session remove(std::int64_t id) {
+    expect_idle("remove");
     const auto at = find(id);
     Session session = std::move(*(*at)->session);
     requests_.erase(at);
@@ -172,6 +189,23 @@ class Generator::Impl {
 
  private:
   using Requests = std::vector<std::unique_ptr<Request>>;
+
+  /// True while it lives.
+  class Under {
+   public:
+    explicit Under(bool& flag) : flag_(flag) { flag_ = true; }
+    Under(const Under&) = delete;
+    Under& operator=(const Under&) = delete;
+    ~Under() { flag_ = false; }
+
+   private:
+    bool& flag_;
+  };
+
+  /// A listener may not change what a step is about.
+  void expect_idle(const char* call) const {
+    if (stepping_) refuse(std::string(call) + " within step(), expected after it", Errc::busy);
+  }
 
   std::int64_t checked_choices() const {
     if (options.choices >= 0 && choices_ <= engine.config().vocab) return choices_;
@@ -193,7 +227,7 @@ class Generator::Impl {
     feeds_.reserve(count);
     wishes_.reserve(count);
     for (std::vector<std::int32_t>* v : {&at_hand_, &asked_, &verified_, &accepted_}) v->reserve(count);
-    ids_.reserve(static_cast<std::size_t>(engine.options().max_rows));
+    ids_.reserve(static_cast<std::size_t>(max_rows_));
     const std::size_t drafts = count * static_cast<std::size_t>(draft_);
     for (std::vector<float>* v : {&fresh_, &stale_, &judged_, &report.confidences}) v->reserve(drafts);
     report.rounds.reserve(count);
@@ -206,7 +240,7 @@ class Generator::Impl {
   }
   std::int64_t remaining(const Request& r) const { return remaining(r, r.session->position()); }
   /// Drafts that are of use behind its anchor.
-  std::int64_t wanted_drafts(const Request& r) const { return std::min(draft_, remaining(r) - 1); }
+  std::int64_t wanted_drafts(const Request& r) const { return std::min(most_drafts_, remaining(r) - 1); }
 
   /// In a prefill mode that skips rows a prompt is one call. One prompt a step, so that the others go on meanwhile.
   void feed_prompt_alone(const StepControl& control) {
@@ -239,15 +273,21 @@ class Generator::Impl {
       prompts = prompts || left > 0;
     }
     const bool could_draft = options.policy.kind != DraftPolicy::Kind::off && decoding > 0;
-    report.drafting = could_draft && (options.policy.kind != DraftPolicy::Kind::delayed || pause_.drafts());
-    const std::int64_t rows = engine.options().max_rows;
-    const std::int64_t kept = report.drafting && prompts ? std::min(decoding * draft_, rows / 2) : 0;
-    admit_rows(asked_rows_, rows - kept, 0, turn_++);
+    may_draft_ = could_draft && (options.policy.kind != DraftPolicy::Kind::delayed || pause_.drafts());
+    const std::int64_t spare = std::max<std::int64_t>(0, max_rows_ - std::ssize(parts_));  // behind a row for each
+    const std::int64_t kept = may_draft_ && prompts ? std::min({decoding * draft_, max_rows_ / 2, spare}) : 0;
+    admit_rows(asked_rows_, max_rows_ - kept, 0, turn_++);
     for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i].rows = asked_rows_[i].rows;
     std::erase_if(parts_, [](const Part& part) { return part.rows == 0; });
     std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return part.request->anchor >= 0; });
-    rounds_ = static_cast<std::size_t>(
-        std::count_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.request->anchor >= 0; }));
+    rounds_ = 0;
+    plain_rows_ = sampling_ = 0;
+    for (const Part& part : parts_) {
+      const bool round = part.request->anchor >= 0;
+      rounds_ += round ? 1 : 0;
+      plain_rows_ += part.rows;
+      sampling_ += round || part.rows == part.request->prompt_left() ? 1 : 0;
+    }
   }
 
   std::span<Part> rounds() { return std::span(parts_).first(rounds_); }
@@ -255,7 +295,7 @@ class Generator::Impl {
   /// Drafts for those that have none at hand.
   void draft() {
     wishes_.clear();
-    if (!report.drafting) return;
+    if (!may_draft_ || plain_rows_ == max_rows_) return;
     const auto start = std::chrono::steady_clock::now();
     for (const Part& part : rounds()) {
       Request& r = *part.request;
@@ -292,12 +332,6 @@ class Generator::Impl {
   /// How many of them are verified.
   void plan() {
     at_hand_.clear(), asked_.clear(), fresh_.clear(), stale_.clear();
-    std::int64_t rows = 0, sampling = 0;
-    for (const Part& part : parts_) {
-      const Request& r = *part.request;
-      rows += part.rows;
-      sampling += r.anchor >= 0 || part.rows == r.prompt_left() ? 1 : 0;
-    }
     for (const Part& part : rounds()) {
       const Request& r = *part.request;
       const bool has = r.has_drafts();
@@ -313,17 +347,17 @@ class Generator::Impl {
                      .stale = {stale_.data(), matrix},
                      .drafts = at_hand_,
                      .asked = asked_,
-                     .plain_rows = rows,
-                     .sampling = sampling,
-                     .draft_limit = engine.options().max_rows - rows},
+                     .plain_rows = plain_rows_,
+                     .sampling = sampling_,
+                     .draft_limit = max_rows_ - plain_rows_},
                     report.plan);
     for (std::size_t i = 0; i < rounds_; ++i) parts_[i].drafts = report.plan.lengths[i];
-    report.rows = rows + report.plan.verified;
-    sampling_ = sampling;
-    plain_rows_ = rows;
+    report.rows = plain_rows_ + report.plan.verified;
+    report.drafting = std::any_of(at_hand_.begin(), at_hand_.end(), [](std::int32_t drafts) { return drafts > 0; });
   }
 
-  /// One forward of the target over all rows: its rows fit into a step of the engine.
+  /// One forward of the target over all rows: they fit into a step of the engine. (With a prefix cache a prompt's rows that cross a page
+  /// border are two, as in Session::append.)
   void forward(const StepControl& control) {
     if (parts_.empty()) return;
     ids_.clear();
@@ -350,12 +384,18 @@ class Generator::Impl {
     try {
       engine.step(feeds_, control);
     } catch (...) {
-      for (const Part& part : parts_) {  // drafts that are still at hand are judged by the next step
-        if (part.request->session->position() != part.position) part.request->session->rewind(part.position);
+      // Drafts are still at hand, and judged by the next step. A prompt keeps what is through, but for its last token, whose logits are
+      // gone.
+      for (const Part& part : parts_) {
+        Request& r = *part.request;
+        const std::int64_t position = r.session->position();
+        const std::int64_t kept = r.anchor >= 0 ? part.position : r.prompt_left() > 0 ? position : position - 1;
+        if (kept != position) r.session->rewind(kept);
       }
       throw;
     }
     report.step_ms = milliseconds_since(start);
+    stats.target_forwards += rounds_ > 0 ? 1 : 0;
   }
 
   /// Verdicts, commits, and what follows from them.
@@ -373,9 +413,9 @@ class Generator::Impl {
         const Verdict verdict = verdict_on(r, part);
         commit(r, part, verdict);
         round.accepted = static_cast<std::int32_t>(verdict.accepted);
-      } catch (const Error& e) {
-        fail(r, e);
+      } catch (const std::exception& e) {
         r.session->rewind(part.position);
+        fail(r, e.what());
       }
       round.emitted = static_cast<std::int32_t>(r.out.size());
       emitted += round.emitted;
@@ -386,41 +426,14 @@ class Generator::Impl {
     if (rounds_ > 0) weigh(emitted + static_cast<double>(sampling_) - static_cast<double>(rounds_));
   }
 
-  /// What the target says of the drafts. A row with a NaN behind the first is as if its drafts had not been made: plain decoding may
-  /// never come there.
-  /// Errors: invalid_argument: the anchor's own row is of no use.
-  Verdict verdict_on(Request& r, const Part& part) {
-    const In<float, 2> all = r.session->logits();
-    const In<float, 2> logits(all.data(), {part.drafts + 1, choices_}, {all.stride(0), 1});
-    if (!r.sampled()) return greedy_verdict(r, part, logits);
-    sampler_.set_options(r.options.sampler);
-    std::int64_t drafts = part.drafts;
-    check_logits(logits.row(0), part.position);
-    for (std::int64_t i = 0; i <= drafts; ++i) {
-      try {
-        const std::span<const double> law = sampler_.probabilities(logits.row(i));
-        std::copy(law.begin(), law.end(), target_.begin() + i * choices_);
-      } catch (const Error&) {
-        if (i == 0) throw;
-        drafts = 0;
-      }
-    }
-    for (std::int64_t i = 0; i < drafts; ++i) {
-      draft_law({r.logits.data() + i * choices_, {choices_}}, r.options.sampler.temperature,
-                {proposal_.data() + i * choices_, {choices_}});
-    }
-    return verify(r.options.verification, {.drafts = r.first_drafts(drafts),
-                                           .target = {target_.data(), {drafts + 1, choices_}},
-                                           .proposal = {proposal_.data(), {drafts, choices_}},
-                                           .anchor = part.position,
-                                           .seed = r.options.sampler.seed});
-  }
-
-  Verdict greedy_verdict(const Request& r, const Part& part, In<float, 2> logits) const {
-    const Verdict verdict = verify_greedy(r.first_drafts(part.drafts), logits);
-    for (std::int64_t i = 0; i <= verdict.accepted; ++i) check_logits(logits.row(i), part.position + i);
-    if (verdict.next < 0) argmax(logits.row(verdict.accepted));  // says why there is none
-    return verdict;
+  Verdict verdict_on(const Request& r, const Part& part) {
+    const In<float, 2> logits = r.session->logits();
+    return judge_.verdict({.logits = {logits.data(), {part.drafts + 1, choices_}, {logits.stride(0), 1}},
+                           .drafts = r.first_drafts(part.drafts),
+                           .draft_logits = r.logits.data(),
+                           .verification = r.options.verification,
+                           .position = part.position},
+                          r.options.sampler);
   }
 
   void commit(Request& r, const Part& part, const Verdict& verdict) {
@@ -447,10 +460,10 @@ class Generator::Impl {
     emissions_.push_back({.request = r.id, .tokens = r.out, .finish = r.finish});
   }
 
-  void fail(Request& r, const Error& e) {
+  void fail(Request& r, std::string_view why) noexcept {
     r.out.clear();
     r.finish = Finish::failed;
-    r.error = e.what();
+    r.error.assign(why.substr(0, kLongestError));
     emissions_.push_back({.request = r.id, .finish = Finish::failed, .error = r.error});
   }
 
@@ -464,7 +477,7 @@ class Generator::Impl {
       ++stats.verified_at[static_cast<std::size_t>(k)];
       if (k < round.accepted) ++stats.accepted_at[static_cast<std::size_t>(k)];
     }
-    if (!learnt_ || round.verified == 0 || !engine.has_confidence()) return;
+    if (!learnt_ || round.verified == 0 || !engine.has_confidence() || round.emitted == 0) return;
     verified_.push_back(round.verified);
     accepted_.push_back(round.accepted);
     judged_.insert(judged_.end(), r.confidence_logits.begin(), r.confidence_logits.end());
@@ -494,20 +507,20 @@ class Generator::Impl {
       if (!r->active() || r->anchor >= 0 || r->prompt_left() > 0) continue;
       const In<float, 2> logits = r->session->logits();
       try {
-        sampler_.set_options(r->options.sampler);
         const In<float, 1> last(logits.row(logits.extent(0) - 1).data(), {choices_});
-        r->out.assign(1, sampler_.sample(last, r->session->position()));
+        r->out.assign(1, judge_.first_token(last, r->options.sampler, r->session->position()));
         const auto& stops = r->options.stop_ids;
         emit(*r, std::find(stops.begin(), stops.end(), r->out[0]) != stops.end());
-      } catch (const Error& e) {
-        fail(*r, e);
+      } catch (const std::exception& e) {
+        fail(*r, e.what());
       }
     }
   }
 
   DraftScheduler scheduler_;
-  std::int64_t draft_, choices_;
-  Sampler sampler_;
+  std::int64_t draft_, most_drafts_, max_rows_,
+      choices_;  // most_drafts_: that the policy could verify; max_rows_: of one forward
+  Judge judge_;
   DraftPause pause_;
   std::vector<double> temperatures_;  // [draft]
   std::optional<OnlineTemperatures> learnt_;
@@ -517,14 +530,16 @@ class Generator::Impl {
   // Of the step under way.
   std::vector<Part> parts_;  // rounds first, then prompts
   std::size_t rounds_ = 0;
-  std::int64_t sampling_ = 0, plain_rows_ = 0;
+  std::int64_t plain_rows_ = 0;  // that are no drafts
+  std::int64_t sampling_ = 0;    // requests that get a token
+  bool may_draft_ = false;
+  bool stepping_ = false;
   std::vector<RowRequest> asked_rows_;
   std::vector<SessionDraft> wishes_;
   std::vector<SessionFeed> feeds_;
   std::vector<std::int32_t> ids_, at_hand_, asked_;
   std::vector<float> fresh_, stale_;  // [rounds, draft] confidences
-  std::vector<double> target_, proposal_;
-  std::vector<float> judged_;  // [of rounds that verified something, draft] logits of confidences
+  std::vector<float> judged_;         // [of rounds that verified something, draft] logits of confidences
   std::vector<std::int32_t> verified_, accepted_;
 };
 

@@ -282,3 +282,28 @@ TEST_CASE("a sequence that has gone on still gives what it was up to `room` toke
     }
   }
 }
+
+TEST_CASE(
+    "draft stages have rings like the layers', behind them in the block; nothing else moves, and no run visits them") {
+  for (const std::vector<std::int32_t>& ratios : std::vector<std::vector<std::int32_t>>{{}, {3, 1}}) {
+    for (const std::int64_t room : {0, 4}) {
+      ModelConfig c = cache_config(kWindow, ratios);
+      const CacheLayout without = make_cache_layout(c, room);
+      for (const std::int32_t stages : {0, 1, 3}) {
+        c.draft.stages = stages;
+        CHECK(make_cache_layout(c, room).draft_rings.empty());  // the model could, the engine does not
+        CHECK(make_cache_layout(c, room).block_bytes == without.block_bytes);
+        const CacheLayout with = make_cache_layout(c, room, true);
+        REQUIRE(std::ssize(with.draft_rings) == stages);
+        for (std::size_t s = 0; s < with.draft_rings.size(); ++s)
+          CHECK(with.draft_rings[s] ==
+                without.block_bytes + static_cast<std::int64_t>(s) * (kWindow + room) * kWindowRow);
+        CHECK(with.block_bytes == without.block_bytes + stages * (kWindow + room) * kWindowRow);
+        CHECK(with.rings == without.rings);
+        CHECK(with.page_bytes == without.page_bytes);
+        CHECK(with.ring_slots == without.ring_slots);
+        for (const std::int64_t n : {1, 17, 90}) CHECK(run_bytes(with, c, n, true) == run_bytes(without, c, n, true));
+      }
+    }
+  }
+}

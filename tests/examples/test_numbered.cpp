@@ -14,7 +14,8 @@ std::string example(const std::string& name) {
 }  // namespace
 
 TEST_CASE("an example whose output is lost does not succeed", "[numbered]") {
-  for (const char* name : {"01_router", "02_mhc", "03_experts_touched", "04_sinkhorn", "05_spelling", "06_sessions"}) {
+  for (const char* name : {"01_router", "02_mhc", "03_experts_touched", "04_sinkhorn", "05_spelling", "06_sessions",
+                           "07_drafts", "08_drafting"}) {
     INFO(name);
     Streams streams;
     streams.open(1, "/dev/full");

@@ -400,6 +400,66 @@ TEST_CASE("slabs take at most a 64th of a budget, and a page that is larger is a
   CHECK(first_slab(0, wide) == 35 * (1 + (1 << 16)) / 256 * 256 + 256);
 }
 
+TEST_CASE("a drafter's rings are a sequence's own: they go back, are forked, adopted and given up with it") {
+  ModelConfig c = small_config();
+  c.draft.stages = 2;
+  constexpr std::int64_t kSlots = 5 + kRoom, kRings = 2 * kSlots * 33;
+  CountedMemory memory;
+  Pool pool(memory, c, kRoom, 0, true);
+  CHECK(pool.layout.block_bytes == kBlockBytes + kRings);
+  Sequence s(pool, kContext);
+  Setting::grow(s, 20);
+  REQUIRE(std::ssize(s.draft().rings) == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const CacheRows& ring = s.draft().rings[i];
+    CHECK(ring.rows == kSlots);
+    CHECK(ring.row(0) == pool.blocks.data(s.block()) + pool.layout.draft_rings[i]);
+  }
+  CHECK_FALSE(s.draft_intact(20));  // nobody has written rows
+  s.draft().advance(20);
+  CHECK(s.draft().first == 20 - kSlots);
+  CHECK(s.draft_intact(20));
+  CHECK(s.draft_intact(18));  // room to go back
+  CHECK_FALSE(s.draft_intact(17));
+  CHECK_FALSE(s.draft_intact(21));
+  Sequence fork = s.fork();
+  CHECK(fork.draft_intact(20));
+  CHECK_FALSE(fork.draft_intact(17));
+  CHECK(fork.block() == s.block());
+  Setting::grow(fork, 1);  // writes: a page and a block of its own, rings and all
+  CHECK(memory.copied == kPageBytes + kBlockBytes + kRings);
+  CHECK(fork.draft().rings[0].row(0) != s.draft().rings[0].row(0));
+  CHECK(fork.draft().position == 20);
+  s.rewind(19);
+  CHECK(s.draft().position == 19);
+  CHECK(s.draft_intact(19));
+  s.rewind(3);
+  CHECK(s.draft().position == 3);
+  CHECK(s.draft().first == 3);
+  CHECK_FALSE(s.draft_intact(3));
+  Sequence moved(pool, kContext);
+  moved = std::move(fork);
+  CHECK(moved.draft().position == 20);
+  CHECK(moved.draft_intact(20));
+  moved.spoiled();  // rings of layers, not the drafter's
+  CHECK(moved.draft_intact(20));
+
+  Sequence parent(pool, kContext), whole(pool, kContext), bare(pool, kContext);
+  Setting::grow(parent, 128);
+  parent.draft().advance(128);
+  for (Sequence* adopting : {&whole, &bare}) {
+    for (const PageId page : parent.pages()) pool.pages.share(page);
+    if (adopting == &whole) pool.blocks.share(parent.block());
+    adopting->adopt(parent.pages(), adopting == &whole ? parent.block() : kNoPage, 128);
+    CHECK(adopting->draft().position == 128);
+    CHECK(adopting->draft_intact(128) == (adopting == &whole));
+  }
+  CHECK(whole.draft().first == 123);
+  CHECK(bare.draft().first == 128);
+  Setting without;
+  CHECK(without.open(3).draft().rings.empty());
+}
+
 TEST_CASE("adopted pages and block become the sequence's, with what windows they bring") {
   Setting s;
   Sequence first = s.open(128);

@@ -537,3 +537,43 @@ TEST_CASE("B75: drafts to verify are not taken from a step's prompt rows") {
     }
   }
 }
+
+TEST_CASE(
+    "drafting pauses where tries did not pay, twice as long each time, up to 256 steps; one that pays ends that") {
+  DraftPause pause;
+  const auto try_once = [&](double tokens, double ms) {
+    for (std::int64_t i = 0; i < DraftPause::kTried; ++i) {
+      REQUIRE(pause.drafts());
+      pause.observe(tokens, ms, 8, 10);
+    }
+    std::int64_t plain = 0;
+    while (plain < 1000 && !pause.drafts()) ++plain;
+    return plain;
+  };
+  CHECK(try_once(9, 10) == 0);
+  CHECK(try_once(8, 10) == 8);  // no better is not better
+  CHECK(try_once(16, 21) == 16);
+  CHECK(try_once(12, 20) == 32);
+  CHECK(try_once(17, 20) == 0);
+  CHECK(try_once(17, 20) == 0);
+  for (const std::int64_t steps : {8, 16, 32, 64, 128, 256, 256, 256}) CHECK(try_once(1, 10) == steps);
+}
+
+TEST_CASE("a try is judged by the sums of its steps, and each by its own") {
+  DraftPause pause;
+  for (int run = 0; run < 3; ++run) {  // seven that lose a little and one that wins more
+    for (std::int64_t i = 0; i < DraftPause::kTried; ++i) {
+      REQUIRE(pause.drafts());
+      i == 3 ? pause.observe(100, 10, 8, 10) : pause.observe(7, 10, 8, 10);
+    }
+  }
+  CHECK(pause.drafts());
+  for (std::int64_t i = 0; i < DraftPause::kTried; ++i)
+    pause.observe(7, 10, 8, 10);  // what was won before does not count
+  CHECK_FALSE(pause.drafts());
+  for (std::int64_t i = 1; i < DraftPause::kFirstPause; ++i) CHECK_FALSE(pause.drafts());
+  CHECK(pause.drafts());
+  pause.observe(7, 1, 8, 10);  // fewer tokens, in a tenth of the time: pays
+  for (std::int64_t i = 1; i < DraftPause::kTried; ++i) pause.observe(8, 9, 8, 10);
+  CHECK(pause.drafts());
+}

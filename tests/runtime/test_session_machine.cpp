@@ -17,6 +17,7 @@
 #include "dsv41/core/error.hpp"
 #include "session_texts.hpp"
 #include "support/catch.hpp"
+#include "support/share.hpp"
 
 using namespace dsv41;
 using namespace dsv41::test;
@@ -27,18 +28,6 @@ using runtime::Session;
 using runtime::StepControl;
 
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int kShare = 20;  // sanitizers cost that much
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr int kShare = 20;
-#else
-constexpr int kShare = 1;
-#endif
-#else
-constexpr int kShare = 1;
-#endif
 
 constexpr std::int64_t kUnknown = -1, kLongest = 200, kLater = 128;  // rows of an append; behind two pages
 constexpr std::size_t kMostSessions = 14, kSlots = 6, kTold = 40;

@@ -20,11 +20,13 @@ struct EngineOptions {
   std::string backend = "ref";  ///< "ref": the plain CPU reference, one thread
   Numeric numeric = Numeric::exact;
   std::int64_t max_context = 4096;  ///< positions of a session; its memory grows with its tokens
-  std::int64_t max_rows = 256;      ///< rows of a step, over all its sessions; longer inputs run in several
+  std::int64_t max_rows =
+      256;  ///< rows of a step, over all its sessions, but at most max_context; longer inputs run in several
   Prefill prefill = Prefill::full;  ///< how an append() of more than one window runs; full where the schedule refuses
   std::int64_t room = 8;            ///< positions that window rings hold beyond the window; at least `draft`
-  std::int64_t draft =
-      0;  ///< tokens that the drafter proposes at once (config.draft.block is its own); 0: none is used
+  /// Tokens that the drafter proposes at once (config.draft.block is what it was trained for); 0: none is used. Below the window where
+  /// `prefill` skips rows.
+  std::int64_t draft = 0;
   std::int64_t cache_bytes =
       0;  ///< hard limit of the memory of all sessions and the prefix cache; 0: the backend's memory
   std::int64_t prefix_bytes = 0;  ///< of these, what the prefix cache may hold; 0, or no kv sources: there is none
@@ -85,8 +87,9 @@ class Engine {
 
   /// Drafts what may come behind several sessions, each once and not empty, in one pass of the drafter as far as its rows reach
   /// (EngineOptions::max_rows). A session's drafts depend on nothing but its tokens, anchor, temperature and seed: not on its mates, nor on
-  /// how many drafts are asked for. They are made from the context that its steps left, and from less of it behind restore(): drafts
-  /// are then worse, but what a verifier makes of them is not. Sessions do not change.
+  /// how many drafts are asked for. They are made from the context that its steps left, a window of it, and from less behind restore(), a
+  /// rewind() of more than EngineOptions::room that nothing was appended to, and a call that ended early: drafts are then worse, but what
+  /// a verifier makes of them is not. Sessions do not change.
   ///
   /// A round of speculative decoding is draft(); step() over the anchor and some drafts with kAllRows; verify() over Session::logits();
   /// Session::commit(). runtime/generator.hpp does that for many sessions.

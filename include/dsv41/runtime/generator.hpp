@@ -54,7 +54,7 @@ struct Emission {
   std::string_view error;  ///< failed: why
 };
 
-/// One request's part of a step. Lengths: -1 of `accepted` never; drafts that were made but not verified are drafted - verified.
+/// One request's part of a step.
 struct RoundReport {
   std::int64_t request = 0;
   std::int64_t anchor = 0;    ///< position
@@ -64,14 +64,14 @@ struct RoundReport {
   std::int32_t emitted = 0;
 };
 
-/// What the last step did, as data. Views and rows are valid until the next one.
+/// What the last step did, as data; valid until the next step() or add().
 struct StepReport {
   std::vector<RoundReport> rounds;   ///< of requests that decoded
   std::vector<float> confidences;    ///< [rounds, draft] calibrated; NaN where there is none
   StepPlan plan;                     ///< rows are those of `rounds`
   std::int64_t rows = 0;             ///< of the target's forward
   std::int64_t prompt_rows = 0;      ///< of these, of prompts
-  bool drafting = false;             ///< whether drafts were made or at hand: policy, pause
+  bool drafting = false;             ///< whether somebody had drafts at hand
   double draft_ms = 0, step_ms = 0;  ///< measured: drafting; the target's forward
 };
 
@@ -96,11 +96,13 @@ struct GeneratorStats {
   }
 };
 
-/// Decodes requests. One thread at a time, together with its engine.
+/// Decodes requests. One thread at a time, together with its engine. Within step() a listener may look at it; add(), remove() and step()
+/// are refused as busy.
 ///
 /// What a request gives depends on its session's tokens, its options and, at a temperature above 0, on the lengths that the policy gave
-/// it: with off, fixed and threshold not on its mates (while the engine's max_rows has room for all rows; otherwise fixed and
-/// threshold are shortened at some steps), with early_stop and delayed its law does not. At temperature 0 nothing but the tokens matters:
+/// it: with off, fixed and threshold not on its mates (while a step of the engine has room for all rows, otherwise drafts are cut short at
+/// some steps; and where thresholds are held against confidences that calibrate_online learns from all), with early_stop and delayed its
+/// law does not. At temperature 0 nothing but the tokens matters:
 /// it is plain greedy decoding, to the bit of every row of logits.
 class Generator {
  public:
@@ -120,7 +122,8 @@ class Generator {
   ///          without logits; out_of_memory: no position is left. The session is the caller's again then: it is moved only at the end.
   std::int64_t add(Session&& session, const RequestOptions& options, std::span<const std::int32_t> prompt = {});
 
-  /// One step of all requests that are not finished. Returns what each that got tokens or finished got, valid until the next call.
+  /// One step of all requests that are not finished. Returns what each that got tokens or finished got: valid until the next step() or
+  /// add(), of one request until its remove().
   ///
   /// Rules:   a request's first token comes of its prompt's logits, in a step of its own or that of the prompt's end; each later step is
   ///          a round. Where the engine's max_rows has no row for somebody, requests take turns (admit_rows). Session::logits() of
@@ -129,7 +132,8 @@ class Generator {
   ///          out_of_memory best without one of the requests.
   std::span<const Emission> step(const StepControl& control = {});
 
-  /// Gives a request's session back, whether it is finished or not. It holds all tokens but the last emitted one, which has not run.
+  /// Gives a request's session back, whether it is finished or not. It holds the prompt's tokens as far as they were fed and all emitted
+  /// ones but the last, which has not run.
   /// Errors:  invalid_argument: no such request.
   Session remove(std::int64_t request);
 
