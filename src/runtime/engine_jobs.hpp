@@ -131,6 +131,22 @@ class Engine::Jobs {
     return state.intact(position) ? 0 : position - replay_start(config_, schedule_, prefill_, position);
   }
 
+  /// Shows the prefix cache what pages a session has completed. It may hold the block then: what writes to that is reserved afterwards.
+  void show_prefix(Sequence<B>& s) noexcept {
+    if (prefix_ == nullptr) return;
+    const std::int64_t whole = s.position() / pool_.layout.page_positions, border = whole * pool_.layout.page_positions;
+    if (whole <= s.kept_pages) return;
+    const bool with_block =
+        prefill_ != Prefill::replay && s.state.intact(border) && (!drafts_ || s.state.draft_intact(border));
+    try {
+      prefix_->insert(s.transcript.content(), std::span(s.state.pages()).first(static_cast<std::size_t>(whole)),
+                      with_block ? std::optional(s.state.block()) : std::nullopt, border);
+      s.kept_pages = whole;
+    } catch (...) {
+      // No memory to remember it by: the session itself is complete.
+    }
+  }
+
   /// What a job needs of memory, before its first row runs.
   void prepare(const Job& job) {
     Sequence<B>& s = *job.sequence;
@@ -157,7 +173,6 @@ class Engine::Jobs {
   void run(std::span<Job> jobs, const StepControl& control) {
     std::int64_t done = 0;
     at_border_ = true;
-    for (const Job& job : jobs) show_prefix(*job.sequence);
     try {
       for (Job& job : jobs) {
         if (job.reruns)
@@ -190,6 +205,10 @@ class Engine::Jobs {
     float* to = nullptr;
     std::int64_t floats = 0;
   };
+
+  /// Whether a feed looks like a round of drafts, which can go back without a cost and may: its pages are shown by the next call, as far as
+  /// they still stand then.
+  bool may_be_drafts(const Job& job) const { return job.wanted > 1 && job.end - job.begin <= engine_.options.room + 1; }
 
   /// Where the first part of a call ends. With a prefix cache that is its last page border, so that the windows at that border can be kept
   /// for others; in bounded replay, where parts are not the same as the whole, the end, and where so few rows follow that the rings hold
@@ -343,7 +362,7 @@ class Engine::Jobs {
       s.state.replayed(first_window_row(job.part_end));
       if (prefill_ == Prefill::replay) s.cut_prompt_end = job.part_end;
     }
-    if (job.wanted <= 1) show_prefix(s);  // of several rows with logits some may be drafts that are refused
+    if (!may_be_drafts(job)) show_prefix(s);
     job.part = job.part_end;
     job.part_end = job.end;
     if (job.part < job.end) s.state.reserve(job.end - job.part);  // the cache may hold the block now
@@ -376,21 +395,6 @@ class Engine::Jobs {
     fetch();
   }
 
-  /// Shows the prefix cache what pages a session has completed.
-  void show_prefix(Sequence<B>& s) noexcept {
-    if (prefix_ == nullptr) return;
-    const std::int64_t whole = s.position() / pool_.layout.page_positions, border = whole * pool_.layout.page_positions;
-    if (whole <= s.kept_pages) return;
-    const bool with_block =
-        prefill_ != Prefill::replay && s.state.intact(border) && (!drafts_ || s.state.draft_intact(border));
-    try {
-      prefix_->insert(s.transcript.content(), std::span(s.state.pages()).first(static_cast<std::size_t>(whole)),
-                      with_block ? std::optional(s.state.block()) : std::nullopt, border);
-      s.kept_pages = whole;
-    } catch (...) {
-      // No memory to remember it by: the session itself is complete.
-    }
-  }
   const Impl& engine_;
   const ModelConfig& config_ = engine_.config;
   const Schedule& schedule_ = engine_.schedule;

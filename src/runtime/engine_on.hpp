@@ -53,6 +53,7 @@ class Engine::On final : public Engine::Impl, private CacheReserve {
     const FloatEnvironment standard;
     try {
       for (std::size_t i = 0; i < jobs.size(); ++i) {
+        jobs_.show_prefix(*jobs[i].sequence);
         jobs[i].sequence->transcript.append(feeds[i].feed);
         jobs_.prepare(jobs[i]);
       }
