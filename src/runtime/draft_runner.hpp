@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -26,9 +25,6 @@ struct DraftPiece {
 
 /// Blocks of one pass at most: a row of a block has logits over the whole vocabulary, 0.5 MB in the release.
 inline constexpr std::int64_t kMostRequests = 64;
-
-/// Of a draft that was not made.
-inline constexpr float kNoConfidence = std::numeric_limits<float>::quiet_NaN();
 
 template <class B>
 class DraftRunner {

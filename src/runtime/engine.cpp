@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "call.hpp"
 #include "dsv41/core/error.hpp"
 #include "dsv41/ref/ref_backend.hpp"
 #include "engine_impl.hpp"
@@ -55,7 +56,7 @@ void check_options(const EngineOptions& options, const ModelConfig& config) {
 /// A public call of an engine or one of its sessions.
 template <class Impl, class Work>
 auto call(Impl& engine, const char* verb, const Work& work) {
-  const typename Impl::Call alone(engine, verb);
+  const Call alone(engine.busy, verb, "the engine");
   return with_memory(verb, work);
 }
 

@@ -84,25 +84,7 @@ class Engine::Impl {
   const Prefill prefill;
   const std::string numeric_class;
 
-  /// A public call under way. Errors: busy when there is one already.
-  class Call {
-   public:
-    Call(Impl& engine, const char* verb) : engine_(engine) {
-      if (!engine.busy_.exchange(true)) return;
-      throw Error(Errc::busy, std::string(verb) +
-                                  ": the engine is in another call, around a listener or in another thread, "
-                                  "expected one at a time");
-    }
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-    ~Call() { engine_.busy_ = false; }
-
-   private:
-    Impl& engine_;
-  };
-
- private:
-  std::atomic<bool> busy_{false};
+  std::atomic<bool> busy{false};  // see Call
 };
 
 /// Rows of logits that a feed asks for.

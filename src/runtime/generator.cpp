@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <exception>
-#include <limits>
 #include <string>
 #include <utility>
 
+#include "call.hpp"
 #include "dsv41/core/error.hpp"
 #include "dsv41/modules/dspark/admission.hpp"
 #include "dsv41/modules/dspark/calibration.hpp"
@@ -23,7 +24,6 @@ namespace dsv41::runtime {
 namespace {
 
 constexpr std::size_t kLongestError = 512;  // there is memory for it before the step that fails
-constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
 [[noreturn]] void refuse(const std::string& what, Errc code = Errc::invalid_argument) {
   throw Error(code, "generator: " + what);
@@ -39,14 +39,15 @@ struct Request {
       : id(id), options(options), prompt(prompt.begin(), prompt.end()), stale(draft) {
     const auto count = static_cast<std::size_t>(draft);
     drafts.resize(count);
-    confidence_logits.assign(count, kNone);
-    confidences.assign(count, kNone);
+    confidence_logits.assign(count, kNoConfidence);
+    confidences.assign(count, kNoConfidence);
     out.reserve(count + 1);
     error.reserve(kLongestError);
   }
 
   bool active() const { return finish == Finish::none; }
   std::int64_t prompt_left() const { return anchor >= 0 ? 0 : begin + std::ssize(prompt) - session->position(); }
+  bool decodes() const { return anchor >= 0; }
   bool sampled() const { return options.sampler.temperature > 0; }
   bool has_drafts() const { return drafted_at == session->position(); }
   In<std::int32_t, 1> first_drafts(std::int64_t count) const { return {drafts.data(), {count}}; }
@@ -77,6 +78,8 @@ struct Part {
   std::int64_t position = 0;  // before the step
   std::int64_t rows = 0;      // of the prompt, or 1
   std::int64_t drafts = 0;    // verified
+
+  bool ends_prompt() const { return !request->decodes() && rows == request->prompt_left(); }
 };
 
 }  // namespace
@@ -116,7 +119,7 @@ class Generator::Impl {
   }
 
   std::int64_t add(Session&& session, const RequestOptions& request, std::span<const std::int32_t> prompt) {
-    expect_idle("add");
+    const Call alone(busy_, "add", "the generator");
     request.sampler.check();
     if (request.max_tokens < 1) refuse("max_tokens is " + std::to_string(request.max_tokens) + ", expected at least 1");
     for (const std::int32_t id : request.stop_ids) {
@@ -150,8 +153,7 @@ class Generator::Impl {
   }
 
   std::span<const Emission> step(const StepControl& control) {
-    expect_idle("step");
-    const Under under(stepping_);
+    const Call alone(busy_, "step", "the generator");
     const FloatEnvironment standard;  // laws and confidences are computed here
     emissions_.clear();
     report.rounds.clear();
@@ -169,7 +171,7 @@ class Generator::Impl {
   }
 
   Session remove(std::int64_t id) {
-    expect_idle("remove");
+    const Call alone(busy_, "remove", "the generator");
     const auto at = find(id);
     Session session = std::move(*(*at)->session);
     requests_.erase(at);
@@ -189,23 +191,6 @@ class Generator::Impl {
 
  private:
   using Requests = std::vector<std::unique_ptr<Request>>;
-
-  /// True while it lives.
-  class Under {
-   public:
-    explicit Under(bool& flag) : flag_(flag) { flag_ = true; }
-    Under(const Under&) = delete;
-    Under& operator=(const Under&) = delete;
-    ~Under() { flag_ = false; }
-
-   private:
-    bool& flag_;
-  };
-
-  /// A listener may not change what a step is about.
-  void expect_idle(const char* call) const {
-    if (stepping_) refuse(std::string(call) + " within step(), expected after it", Errc::busy);
-  }
 
   std::int64_t checked_choices() const {
     if (options.choices >= 0 && choices_ <= engine.config().vocab) return choices_;
@@ -239,6 +224,7 @@ class Generator::Impl {
     return std::min(r.options.max_tokens - r.emitted, engine.options().max_context - 1 - position);
   }
   std::int64_t remaining(const Request& r) const { return remaining(r, r.session->position()); }
+  bool lacks_drafts(const Request& r) const { return !r.has_drafts() && wanted_drafts(r) > 0; }
   /// Drafts that are of use behind its anchor.
   std::int64_t wanted_drafts(const Request& r) const { return std::min(most_drafts_, remaining(r) - 1); }
 
@@ -266,10 +252,10 @@ class Generator::Impl {
     for (const auto& r : requests_) {
       if (!r->active()) continue;
       const std::int64_t left = engine.prefill() == Prefill::full ? r->prompt_left() : 0;
-      if (r->anchor < 0 && left == 0) continue;
+      if (!r->decodes() && left == 0) continue;
       parts_.push_back({.request = r.get(), .position = r->session->position()});
       asked_rows_.push_back({.wanted_rows = std::max<std::int64_t>(1, left)});
-      decoding += r->anchor >= 0 ? 1 : 0;
+      decoding += r->decodes() ? 1 : 0;
       prompts = prompts || left > 0;
     }
     const bool could_draft = options.policy.kind != DraftPolicy::Kind::off && decoding > 0;
@@ -279,14 +265,14 @@ class Generator::Impl {
     admit_rows(asked_rows_, max_rows_ - kept, 0, turn_++);
     for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i].rows = asked_rows_[i].rows;
     std::erase_if(parts_, [](const Part& part) { return part.rows == 0; });
-    std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return part.request->anchor >= 0; });
+    std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return part.request->decodes(); });
     rounds_ = 0;
     plain_rows_ = sampling_ = 0;
     for (const Part& part : parts_) {
-      const bool round = part.request->anchor >= 0;
+      const bool round = part.request->decodes();
       rounds_ += round ? 1 : 0;
       plain_rows_ += part.rows;
-      sampling_ += round || part.rows == part.request->prompt_left() ? 1 : 0;
+      sampling_ += round || part.ends_prompt() ? 1 : 0;
     }
   }
 
@@ -299,8 +285,8 @@ class Generator::Impl {
     const auto start = std::chrono::steady_clock::now();
     for (const Part& part : rounds()) {
       Request& r = *part.request;
+      if (!lacks_drafts(r)) continue;
       const std::int64_t count = wanted_drafts(r);
-      if (r.has_drafts() || count < 1) continue;
       const auto n = static_cast<std::size_t>(count);
       wishes_.push_back({.session = &*r.session,
                          .anchor = r.anchor,
@@ -317,12 +303,12 @@ class Generator::Impl {
     const std::span<const double> temperatures = learnt_ ? learnt_->temperatures() : temperatures_;
     for (const Part& part : rounds()) {
       Request& r = *part.request;
-      if (r.has_drafts() || wanted_drafts(r) < 1) continue;
+      if (!lacks_drafts(r)) continue;
       r.drafted_at = part.position;
       r.drafted = static_cast<std::int32_t>(useful_drafts(r.first_drafts(wanted_drafts(r)), choices_, remaining(r)));
       stats.drafted += r.drafted;
       const auto n = static_cast<std::size_t>(r.drafted);
-      std::fill(r.confidences.begin(), r.confidences.end(), kNone);
+      std::fill(r.confidences.begin(), r.confidences.end(), kNoConfidence);
       if (!engine.has_confidence()) continue;
       calibrate_confidences(std::span(r.confidence_logits).first(n), temperatures, std::span(r.confidences).first(n));
       r.stale.publish(part.position, std::span(r.confidences).first(n));
@@ -340,7 +326,7 @@ class Generator::Impl {
       fresh_.insert(fresh_.end(), r.confidences.begin(), r.confidences.end());
       stale_.insert(stale_.end(), r.stale.stale().begin(), r.stale.stale().end());
       for (std::int64_t k = 0; k < draft_; ++k)
-        report.confidences.push_back(has ? r.confidences[static_cast<std::size_t>(k)] : kNone);
+        report.confidences.push_back(has ? r.confidences[static_cast<std::size_t>(k)] : kNoConfidence);
     }
     const std::array matrix{static_cast<std::int64_t>(rounds_), draft_};
     scheduler_.plan({.confidences = {fresh_.data(), matrix},
@@ -365,7 +351,7 @@ class Generator::Impl {
     for (const Part& part : parts_) {
       Request& r = *part.request;
       const std::size_t first = ids_.size();
-      if (r.anchor >= 0) {
+      if (r.decodes()) {
         ids_.push_back(r.anchor);
         ids_.insert(ids_.end(), r.drafts.begin(), r.drafts.begin() + part.drafts);
       } else {
@@ -373,12 +359,11 @@ class Generator::Impl {
         ids_.insert(ids_.end(), fed, fed + part.rows);
         report.prompt_rows += part.rows;
       }
-      const bool ends = r.anchor < 0 && part.rows == r.prompt_left();
       feeds_.push_back({.session = &*r.session,
                         .feed = {.ids = std::span(ids_).subspan(first),
-                                 .logit_rows = r.anchor >= 0 ? kAllRows
-                                               : ends        ? 1
-                                                             : 0}});
+                                 .logit_rows = r.decodes()          ? kAllRows
+                                               : part.ends_prompt() ? 1
+                                                                    : 0}});
     }
     const auto start = std::chrono::steady_clock::now();
     try {
@@ -389,7 +374,7 @@ class Generator::Impl {
       for (const Part& part : parts_) {
         Request& r = *part.request;
         const std::int64_t position = r.session->position();
-        const std::int64_t kept = r.anchor >= 0 ? part.position : r.prompt_left() > 0 ? position : position - 1;
+        const std::int64_t kept = r.decodes() ? part.position : r.prompt_left() > 0 ? position : position - 1;
         if (kept != position) r.session->rewind(kept);
       }
       throw;
@@ -504,7 +489,7 @@ class Generator::Impl {
   /// Of prompts that have their logits: sampled here, so that it is told at once.
   void first_tokens() {
     for (const auto& r : requests_) {
-      if (!r->active() || r->anchor >= 0 || r->prompt_left() > 0) continue;
+      if (!r->active() || r->decodes() || r->prompt_left() > 0) continue;
       const In<float, 2> logits = r->session->logits();
       try {
         const In<float, 1> last(logits.row(logits.extent(0) - 1).data(), {choices_});
@@ -533,7 +518,7 @@ class Generator::Impl {
   std::int64_t plain_rows_ = 0;  // that are no drafts
   std::int64_t sampling_ = 0;    // requests that get a token
   bool may_draft_ = false;
-  bool stepping_ = false;
+  std::atomic<bool> busy_{false};
   std::vector<RowRequest> asked_rows_;
   std::vector<SessionDraft> wishes_;
   std::vector<SessionFeed> feeds_;

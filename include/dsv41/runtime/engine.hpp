@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +39,9 @@ struct SessionFeed {
   Feed feed;
 };
 
+/// The confidence in a draft that was not made.
+inline constexpr float kNoConfidence = std::numeric_limits<float>::quiet_NaN();
+
 /// What one session asks of the drafter, and where it is put: host memory of the caller, for tokens that draw_draft() of
 /// modules/dspark/verifier.hpp draws.
 struct SessionDraft {
@@ -49,7 +53,7 @@ struct SessionDraft {
   /// [n], n at most EngineOptions::draft: the drafts; -1 from one on that has no law (a logit was NaN).
   std::span<std::int32_t> tokens;
   Out<float, 2> logits = {};  ///< [n, choices] or empty: what each was drawn from; draft_law() gives its law again
-  /// [n] or empty: the confidence in each before the sigmoid; NaN where there is no draft.
+  /// [n] or empty: the confidence in each before the sigmoid; kNoConfidence where there is no draft.
   std::span<float> confidences = {};
 };
 

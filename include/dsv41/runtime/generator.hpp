@@ -67,7 +67,7 @@ struct RoundReport {
 /// What the last step did, as data; valid until the next step() or add().
 struct StepReport {
   std::vector<RoundReport> rounds;   ///< of requests that decoded
-  std::vector<float> confidences;    ///< [rounds, draft] calibrated; NaN where there is none
+  std::vector<float> confidences;    ///< [rounds, draft] calibrated; kNoConfidence where there is none
   StepPlan plan;                     ///< rows are those of `rounds`
   std::int64_t rows = 0;             ///< of the target's forward
   std::int64_t prompt_rows = 0;      ///< of these, of prompts
@@ -102,8 +102,7 @@ struct GeneratorStats {
 /// What a request gives depends on its session's tokens, its options and, at a temperature above 0, on the lengths that the policy gave
 /// it: with off, fixed and threshold not on its mates (while a step of the engine has room for all rows, otherwise drafts are cut short at
 /// some steps; and where thresholds are held against confidences that calibrate_online learns from all), with early_stop and delayed its
-/// law does not. At temperature 0 nothing but the tokens matters:
-/// it is plain greedy decoding, to the bit of every row of logits.
+/// law does not. At temperature 0 nothing but the tokens matters: it is plain greedy decoding, to the bit of every row of logits.
 class Generator {
  public:
   /// The engine must outlive it.
