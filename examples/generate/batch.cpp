@@ -176,6 +176,7 @@ BatchFigures run_batch(Engine& engine, const Options& options, Speculation& spec
   if (cancel.requested()) speculation.cut_comparison();
   out.clock = speculation.decoding().clock();
   out.drafting = speculation.drafting();
+  out.weights = engine.weight_tier();
   return out;
 }
 

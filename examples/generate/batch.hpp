@@ -47,6 +47,7 @@ struct BatchFigures {
   DecodeClock clock;                  ///< of its steps without prompts
   std::string numeric_class;
   std::optional<Drafting> drafting;  ///< where drafts were asked for
+  dsv41::runtime::WeightTier weights;
 };
 
 /// Decodes them, at most options.parallel at a time, the next one joining where one has ended.

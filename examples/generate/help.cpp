@@ -12,9 +12,12 @@ usage: generate [options]        without a prompt: the demo continues "In the be
 
 model
   --model DIR            folder with config.json, *.safetensors and tokenizer.json (default: the demo)
-  --backend ref          ref: the CPU reference (default)
+  --backend NAME         cpu (default): SIMD kernels on threads; ref: the plain reference, one thread
   --numeric CLASS        exact (default): float32; deployed: the released model's own roundings
-  --threads N            at least 1; ref runs on one whatever N is
+  --threads N            at least 1, of cpu (default: one for each processor); changes no result
+  --weight-bytes N       of cpu: memory for weights. What every token reads must fit, the rest holds experts;
+                         others are read from their files when they are chosen. Changes no result
+                         (default: all weights where the system maps them)
   --prefill MODE         full (default): every prompt token through every layer; exact: only what later
                          tokens depend on, the same result; replay: the last window of a prompt through
                          the layers behind the last kv source, an approximation

@@ -83,7 +83,7 @@ dsv41::DraftPolicy policy(Text name, Text value) {
 }
 
 std::string backend(Text name, Text value) {
-  if (value != "ref") refuse(std::string(name) + ": expected ref, got " + quoted(value));
+  if (value != "cpu" && value != "ref") refuse(std::string(name) + ": expected cpu or ref, got " + quoted(value));
   return std::string(value);
 }
 
@@ -122,6 +122,10 @@ const OptionRow<Options> kRows[] = {
     {"--backend", true, [](Options& o, Text n, Text v) { o.backend = backend(n, v); }},
     {"--numeric", true, [](Options& o, Text n, Text v) { o.numeric = numeric(n, v); }},
     {"--threads", true, [](Options& o, Text n, Text v) { o.threads = integer<std::int64_t>(n, v, 1, 4096); }},
+    {"--weight-bytes", true,
+     [](Options& o, Text n, Text v) {
+       o.weight_bytes = integer<std::int64_t>(n, v, 1, std::numeric_limits<std::int64_t>::max());
+     }},
     {"--prefill", true, [](Options& o, Text n, Text v) { o.prefill = prefill(n, v); }},
     {"--chunk", true, [](Options& o, Text n, Text v) { o.chunk = integer<std::int64_t>(n, v, 1, kMostTokens); }},
     {"--speculative", true, [](Options& o, Text n, Text v) { o.speculative = speculative(n, v); }},
@@ -189,6 +193,8 @@ void check_combination(const Options& o, const Given& given) {
     refuse(std::string(name) + ": needs the logits of every token, and --prefill " +
            std::string(dsv41::prefill_name(o.prefill)) + " skips rows; expected --prefill full");
   }
+  if (o.weight_bytes > 0 && o.backend != "cpu")
+    refuse("--weight-bytes: works only with --backend cpu, got " + quoted(o.backend));
   if (o.restore && o.image_span && !o.has_prompt())
     refuse("--image-span: with --restore it needs a prompt; a restored session knows its own");
   if (o.converses()) {

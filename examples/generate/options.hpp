@@ -36,9 +36,10 @@ struct Options {
 
   std::int64_t max_tokens = 256;
   dsv41::runtime::SamplerOptions sampler;
-  std::string backend = "ref";
+  std::string backend = "cpu";
   dsv41::Numeric numeric = dsv41::Numeric::exact;
-  std::int64_t threads = 1;
+  std::int64_t threads = 0;       ///< 0: one for each processor
+  std::int64_t weight_bytes = 0;  ///< 0: no limit
   dsv41::Prefill prefill = dsv41::Prefill::full;
   std::int64_t chunk = 256;  ///< tokens of a step at most
 

@@ -67,9 +67,12 @@ Perplexity perplexity(const dsv41::runtime::ModelFolder& folder, const Options& 
   if (out.tokens + lead < 2) refuse(source + ": has 1 token, expected at least 2 (or --bos)");
   if (length < 2) refuse(source + ": max_position_embeddings is 1, expected at least 2: a window's first is free");
   const double opening = now();
-  Engine engine(
-      folder,
-      {.backend = options.backend, .numeric = options.numeric, .max_context = length, .max_rows = options.chunk});
+  Engine engine(folder, {.backend = options.backend,
+                         .cpu = {.threads = options.threads},
+                         .numeric = options.numeric,
+                         .max_context = length,
+                         .max_rows = options.chunk,
+                         .weight_bytes = options.weight_bytes});
   Session session = engine.open_session();
   const auto chunk = static_cast<std::size_t>(std::min(engine.options().max_rows, length));
   const double start = now();
@@ -83,6 +86,7 @@ Perplexity perplexity(const dsv41::runtime::ModelFolder& folder, const Options& 
   }
   progress.clear();
   out.seconds = now() - start;
+  out.weights = engine.weight_tier();
   return out;
 }
 

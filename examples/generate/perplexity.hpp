@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "dsv41/runtime/engine.hpp"
 #include "dsv41/runtime/model_folder.hpp"
 #include "options.hpp"
 #include "terminal.hpp"
@@ -18,6 +19,7 @@ struct Perplexity {
   std::int64_t bytes = 0;      ///< of the file
   double load_s = 0;           ///< opening the engine
   double seconds = 0;          ///< evaluating
+  dsv41::runtime::WeightTier weights;
 
   double bits_per_byte() const { return bits / static_cast<double>(bytes); }
 };

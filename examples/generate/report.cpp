@@ -51,7 +51,10 @@ Object common(const std::string& model, const Options& options, const std::strin
   Object out;
   out.add("model", std::string_view(model)).add("backend", std::string_view(options.backend));
   out.add("numeric_class", std::string_view(numeric_class));
-  out.add("threads", options.threads).add("seed", options.sampler.seed);
+  out.add("threads", options.backend == "ref" ? 1
+                     : options.threads > 0    ? options.threads
+                                              : dsv41::cpu_processors())
+      .add("seed", options.sampler.seed);
   return out;
 }
 
@@ -96,6 +99,17 @@ std::string drafting_words(const std::optional<Drafting>& drafting) {
   if (drafting->compare && std::isfinite(drafting->compare->speedup()))
     words += ", " + fixed(drafting->compare->speedup()) + " times as fast as without";
   return words;
+}
+
+void add_weights(Object& out, const dsv41::runtime::WeightTier& w) {
+  if (w.limit_bytes == 0) return;
+  Object weights;
+  weights.add("limit_bytes", w.limit_bytes).add("dense_bytes", w.dense_bytes).add("slot_bytes", w.slot_bytes);
+  weights.add("slots", w.slots).add("experts", w.experts).add("hits", w.hits).add("misses", w.misses);
+  weights.add("bytes_read", w.bytes_read).add("ahead_bytes", w.ahead_bytes);
+  weights.add("ahead_used_bytes", w.ahead_used_bytes).add("reads_ahead", std::int64_t{w.reads_ahead});
+  weights.add("direct", std::int64_t{w.direct}).add("stall_s", w.stall_seconds);
+  out.add("weights", weights);
 }
 
 double per_token(const dsv41::runtime::SessionMemory& memory) {
@@ -145,6 +159,7 @@ std::string stats_json(const std::string& model, const Options& options, const F
       .add("decode_tokens_per_s", rate(f.generated_tokens - f.replies, f.decode_s))
       .add("stop", f.stop);
   add_drafting(out, options, f.drafting);
+  add_weights(out, f.weights);
   return out.text();
 }
 
@@ -154,13 +169,14 @@ std::string stats_json(const std::string& model, const Options& options, double 
   f.prompt_tokens = result.tokens;
   f.load_s = load_s + result.load_s;
   f.prefill_s = result.seconds;
-  return common(model, options, f)
-      .add("bits_per_byte", result.bits_per_byte())
+  Object out = common(model, options, f);
+  out.add("bits_per_byte", result.bits_per_byte())
       .add("bits", result.bits)
       .add("predicted_tokens", result.predicted)
       .add("bytes", result.bytes)
-      .add("prefill_tokens_per_s", rate(result.tokens, result.seconds))
-      .text();
+      .add("prefill_tokens_per_s", rate(result.tokens, result.seconds));
+  add_weights(out, result.weights);
+  return out.text();
 }
 
 std::string stats_json(const std::string& model, const Options& options, const BatchFigures& f) {
@@ -171,6 +187,7 @@ std::string stats_json(const std::string& model, const Options& options, const B
   out.add("tokens_per_s", rate(f.generated_tokens, f.batch_s));
   out.add("decode_tokens_per_s", rate(f.clock.tokens, f.clock.seconds));
   add_drafting(out, options, f.drafting);
+  add_weights(out, f.weights);
   return out.text();
 }
 

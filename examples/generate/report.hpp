@@ -25,7 +25,7 @@ std::string perplexity_line(const Perplexity& result);
 /// times of Figures in seconds, and rates; decode_tokens_per_s counts the tokens after a reply's first. prefill is the mode in force,
 /// prefill_note (only then) why it is not the one asked for; rows_per_layer counts rows of prompts.
 /// restored_tokens, reused_tokens and recomputed_tokens are those of Figures; cache_bytes are of the pages held at the end, the other
-/// bytes as in SessionMemory.
+/// bytes as in SessionMemory. With --weight-bytes `weights` has the members of WeightTier.
 ///
 /// speculative is the option's value; with drafts schedule and draft are too, rounds, drafted, verified, accepted and target_forwards are
 /// GeneratorStats; emitted_per_round; verified_by_position and accepted_by_position, its verified_at and accepted_at; predicted_gain, null

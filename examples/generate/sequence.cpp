@@ -233,6 +233,7 @@ Figures Sequence::figures() const {
   out.drafting = speculation_.drafting();
   out.positions = session_.position();
   out.memory = session_.memory();
+  out.weights = engine_.weight_tier();
   return out;
 }
 

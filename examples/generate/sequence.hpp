@@ -30,6 +30,7 @@ struct Figures {
   std::int64_t replies = 0;                  ///< continuations with at least one token
   std::int64_t positions = 0;                ///< tokens in the session at the end
   dsv41::runtime::SessionMemory memory;      ///< of the session at the end
+  dsv41::runtime::WeightTier weights;        ///< of the engine then
   double load_s = 0;                         ///< opening the model folder and the engine
   double prefill_s = 0;                      ///< feeding prompts
   double decode_s = 0;                       ///< from the first sampled token of a turn to its last

@@ -31,10 +31,12 @@ constexpr std::int64_t kDraftable = 3;
 EngineOptions engine_options(const ModelFolder& folder, const Options& options) {
   const dsv41::ModelConfig& config = folder.checkpoint.config();
   EngineOptions out{.backend = options.backend,
+                    .cpu = {.threads = options.threads},
                     .numeric = options.numeric,
                     .max_context = config.max_positions,
                     .max_rows = options.chunk,
-                    .prefill = options.prefill};
+                    .prefill = options.prefill,
+                    .weight_bytes = options.weight_bytes};
   if (!options.speculative) return out;
   if (config.draft.stages == 0) {
     throw dsv41::Error(dsv41::Errc::unsupported, "--speculative " + std::string(speculative_name(options.speculative)) +

@@ -5,8 +5,15 @@
 set(dsv41_missing "")
 find_package(PkgConfig QUIET)
 if(NOT PKG_CONFIG_FOUND)
-  set(dsv41_missing "dsv41 needs pkg-config, to find PCRE2 and utf8proc. Debian: apt-get install pkg-config")
+  set(dsv41_missing "dsv41 needs pkg-config, to find Highway, PCRE2 and utf8proc. Debian: apt-get install pkg-config")
   return()
+endif()
+
+if(NOT TARGET PkgConfig::dsv41_hwy)
+  pkg_check_modules(dsv41_hwy QUIET IMPORTED_TARGET "libhwy >= 1.0.3")
+endif()
+if(NOT TARGET PkgConfig::dsv41_hwy)
+  set(dsv41_missing "dsv41 needs Highway 1.0.3 or later, for the SIMD kernels of the CPU backend. Debian: apt-get install libhwy-dev")
 endif()
 
 if(NOT TARGET PkgConfig::dsv41_pcre2)

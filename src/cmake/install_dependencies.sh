@@ -9,11 +9,13 @@ table='
 build|g++|command -v g++|the C++20 compiler
 build|cmake|command -v cmake|the build description
 build|ninja-build|command -v ninja|runs the build
-build|pkg-config|command -v pkg-config|locates PCRE2 and utf8proc
+build|pkg-config|command -v pkg-config|locates Highway, PCRE2 and utf8proc
+build|libhwy-dev|pkg-config --exists libhwy|the SIMD kernels of the CPU backend, one source for every instruction set
 build|libpcre2-dev|pkg-config --exists libpcre2-8|the splitting patterns of tokenizer.json
 build|libutf8proc-dev|pkg-config --exists libutf8proc|Unicode normalisation of token texts
 build|nlohmann-json3-dev|test -e /usr/include/nlohmann/json.hpp|reads config.json, tokenizer.json and safetensors headers
 tests|catch2|test -e /usr/include/catch2/catch.hpp -o -e /usr/include/catch2/catch_all.hpp|the test framework
+tests|libbenchmark-dev|test -e /usr/include/benchmark/benchmark.h|runs the benchmarks of ops
 tests|clang-format|command -v clang-format|checks the formatting
 tests|python3|command -v python3|unpacks the DeepSeek-V4 tokenizer and makes the conformance kit
 tests|python3-pip|python3 -m pip --version|fetches the DeepSeek-V4 tokenizer for the tests

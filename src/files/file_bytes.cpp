@@ -78,10 +78,26 @@ void read_exactly(int fd, std::span<std::byte> out, const std::filesystem::path&
 
 }  // namespace
 
+FileId FileId::of(int descriptor) noexcept {
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0) return {};
+#if defined(__APPLE__)
+  const ::timespec time = info.st_mtimespec;
+#else
+  const ::timespec time = info.st_mtim;
+#endif
+  return {.device = static_cast<std::uint64_t>(info.st_dev),
+          .inode = static_cast<std::uint64_t>(info.st_ino),
+          .size = static_cast<std::uint64_t>(info.st_size),
+          .seconds = time.tv_sec,
+          .nanoseconds = time.tv_nsec};
+}
+
 FileBytes FileBytes::open(const std::filesystem::path& path, bool map) {
   const Descriptor file(::open(path.c_str(), open_flags()));
   FileBytes out;
   out.size_ = open_regular(file, path);
+  out.id_ = FileId::of(file.get());
   if (out.size_ == 0) return out;
   if (map) {
     void* at = ::mmap(nullptr, out.size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
@@ -105,18 +121,31 @@ FileBytes::FileBytes(FileBytes&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       mapped_(std::exchange(other.mapped_, false)),
+      id_(other.id_),
       owned_(std::move(other.owned_)) {}
 
 FileBytes& FileBytes::operator=(FileBytes&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(mapped_, other.mapped_);
+  std::swap(id_, other.id_);
   std::swap(owned_, other.owned_);
   return *this;
 }
 
 FileBytes::~FileBytes() {
   if (mapped_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void FileBytes::expect(std::span<const std::byte> part, Use use) const noexcept {
+  if (!mapped_) return;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(part.data()) + page - 1) / page * page,
+                       end = reinterpret_cast<std::uintptr_t>(part.data() + part.size()) / page * page;
+  if (first >= end) return;
+  void* const at = reinterpret_cast<void*>(first);
+  ::madvise(at, end - first, MADV_DONTNEED);
+  if (use == Use::by_rows) ::madvise(at, end - first, MADV_RANDOM);
 }
 
 bool present(const std::filesystem::path& path) {

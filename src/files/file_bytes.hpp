@@ -13,6 +13,16 @@
 
 namespace dsv41::files {
 
+/// Which file it is, and whether it was written since.
+struct FileId {
+  std::uint64_t device = 0, inode = 0, size = 0;
+  std::int64_t seconds = 0, nanoseconds = 0;  ///< of its last modification
+  bool operator==(const FileId&) const = default;
+
+  /// Of an open descriptor; all 0 when it tells nothing.
+  static FileId of(int descriptor) noexcept;
+};
+
 /// A whole file, read-only: a private mapping, or an owned copy where mapping fails or is not wanted (case B84: some
 /// network file systems refuse maps; a map of a file that somebody else shortens kills the process, a copy does not).
 class FileBytes {
@@ -25,12 +35,22 @@ class FileBytes {
   ~FileBytes();
 
   std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+  bool is_mapped() const noexcept { return mapped_; }
+  const FileId& id() const noexcept { return id_; }
+
+  /// What will be done with `part` of bytes(). A hint; nothing without a mapping.
+  enum class Use : std::uint8_t {
+    nothing,  ///< its pages leave this process's memory, and come back from the file if they are read all the same
+    by_rows,  ///< the same, and then it is read here and there: a page costs a page, not those around it
+  };
+  void expect(std::span<const std::byte> part, Use use) const noexcept;
 
  private:
   FileBytes() = default;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   bool mapped_ = false;
+  FileId id_;
   std::unique_ptr<std::byte[]> owned_;
 };
 

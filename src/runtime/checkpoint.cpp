@@ -67,6 +67,9 @@ const ModelConfig& Checkpoint::config() const noexcept {
 const ModelWeights& Checkpoint::weights() const noexcept {
   return impl_->weights;
 }
+const ShardSet& Checkpoint::shards() const noexcept {
+  return impl_->shards;
+}
 
 Fingerprint Checkpoint::fingerprint() const {
   try {

@@ -8,9 +8,7 @@
 
 #include "call.hpp"
 #include "dsv41/core/error.hpp"
-#include "dsv41/ref/ref_backend.hpp"
 #include "engine_impl.hpp"
-#include "engine_on.hpp"
 #include "float_environment.hpp"
 #include "with_memory.hpp"
 
@@ -47,6 +45,15 @@ void check_options(const EngineOptions& options, const ModelConfig& config) {
     throw Error(Errc::unsupported, "engine: draft is " + std::to_string(options.draft) +
                                        ", expected 0: the model has no draft stages (num_nextn_predict_layers)");
   }
+  if (options.weight_bytes < 0) refuse("weight_bytes", "at least 0", options.weight_bytes);
+  if (options.weight_bytes > 0 && options.backend != "cpu") {
+    throw Error(Errc::unsupported, "engine: weight_bytes is " + std::to_string(options.weight_bytes) +
+                                       ", expected 0 on backend '" + options.backend + "'");
+  }
+  if (options.weight_bytes > 0 && options.cpu.tier != nullptr)
+    throw Error(Errc::invalid_argument, "engine: weight_bytes and a tier in cpu, expected one of them");
+  if (options.check_weights && options.weight_bytes == 0)
+    throw Error(Errc::invalid_argument, "engine: check_weights without weight_bytes");
   if (options.cache_bytes < 0) refuse("cache_bytes", "at least 0", options.cache_bytes);
   const std::int64_t most = options.cache_bytes == 0 ? INT64_MAX : options.cache_bytes;
   if (options.prefix_bytes < 0 || options.prefix_bytes > most)
@@ -101,9 +108,11 @@ void Engine::Impl::check_feed(const std::string& call, const Feed& feed, std::in
 Engine::Engine(const ModelFolder& folder, const EngineOptions& options) {
   const FloatEnvironment standard;  // the rotary tables are computed here
   check_options(options, folder.checkpoint.config());
-  if (options.backend != "ref")
-    throw Error(Errc::unsupported, "engine: backend '" + options.backend + "', expected 'ref'");
-  impl_ = with_memory("engine", [&] { return std::make_shared<On<RefBackend>>(folder, options); });
+  if (options.backend != "cpu" && options.backend != "ref")
+    throw Error(Errc::unsupported, "engine: backend '" + options.backend + "', expected 'cpu' or 'ref'");
+  impl_ = with_memory("engine", [&] {
+    return options.backend == "cpu" ? Impl::on_cpu(folder, options) : Impl::on_ref(folder, options);
+  });
 }
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
@@ -141,6 +150,9 @@ const std::string& Engine::numeric_class() const noexcept {
 }
 EngineMemory Engine::memory() const noexcept {
   return impl_->memory();
+}
+WeightTier Engine::weight_tier() const noexcept {
+  return impl_->weight_tier();
 }
 
 Session::Session(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}

@@ -16,6 +16,7 @@
 #include "dsv41/runtime/engine.hpp"
 #include "state_file.hpp"
 #include "transcript.hpp"
+#include "weight_budget.hpp"
 
 namespace dsv41::runtime {
 
@@ -58,6 +59,10 @@ class Engine::Impl {
         numeric_class(numeric_class_name(options.numeric, prefill == Prefill::replay)) {}
   virtual ~Impl() = default;
 
+  /// The engine on a backend, each in a source of its own (engine_ref.cpp, engine_cpu.cpp).
+  static std::shared_ptr<Impl> on_ref(const ModelFolder& folder, const EngineOptions& options);
+  static std::shared_ptr<Impl> on_cpu(const ModelFolder& folder, const EngineOptions& options);
+
   virtual std::unique_ptr<Session::Impl> open(std::shared_ptr<Impl> self) = 0;
   virtual void step(const char* call, std::span<const SessionFeed> feeds, const StepControl& control) = 0;
   virtual SyncReport sync_to(Session& session, const Feed& feed, const StepControl& control) = 0;
@@ -72,6 +77,7 @@ class Engine::Impl {
   virtual void restore(Session::Impl& session, const ReadBytes& read) = 0;
   virtual SessionMemory memory(const Session::Impl& session) const noexcept = 0;
   virtual EngineMemory memory() const noexcept = 0;
+  WeightTier weight_tier() const noexcept { return budget ? budget->report() : WeightTier{}; }
 
   /// Refuses a feed at `position` that is not what Session::append asks for; `call` names what it was given to. Errors: its.
   void check_feed(const std::string& call, const Feed& feed, std::int64_t position) const;
@@ -84,7 +90,8 @@ class Engine::Impl {
   const Prefill prefill;
   const std::string numeric_class;
 
-  std::atomic<bool> busy{false};  // see Call
+  std::unique_ptr<WeightBudget> budget;  // of weight_bytes; outlives the backend
+  std::atomic<bool> busy{false};         // see Call
 };
 
 /// Rows of logits that a feed asks for.

@@ -30,8 +30,11 @@ namespace dsv41::runtime {
 template <class B>
 class Engine::On final : public Engine::Impl, private CacheReserve {
  public:
-  On(const ModelFolder& folder, const EngineOptions& options)
+  /// `backend`: what the backend is made of.
+  template <class... Backend>
+  On(const ModelFolder& folder, const EngineOptions& options, const Backend&... backend)
       : Impl(folder, options),
+        backend_(backend...),
         pool_(backend_, config, options.room, options.cache_bytes, options.draft > 0),
         jobs_(*this, backend_, pool_, open_prefix()) {}
 

@@ -95,6 +95,10 @@ const std::string& SafetensorsFile::origin() const noexcept {
   return impl_->origin;
 }
 
+const files::FileBytes* SafetensorsFile::file() const noexcept {
+  return impl_->file ? &*impl_->file : nullptr;
+}
+
 std::span<const TensorInfo> SafetensorsFile::tensors() const noexcept {
   return impl_->tensors;
 }

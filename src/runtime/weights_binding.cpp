@@ -4,20 +4,29 @@
 // and the pair of shapes, weight and scale (cases B37 and B39). Source: checkpoint.md 2.2 and 2.4.
 #include "weights_binding.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <span>
 #include <string>
 
 #include "dsv41/core/error.hpp"
 #include "dsv41/numerics/formats.hpp"
 #include "dsv41/ops/shape.hpp"
 #include "dsv41/runtime/inventory.hpp"
+#include "files/direct_file.hpp"
+#include "files/file_bytes.hpp"
 
 namespace dsv41::runtime {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
 
+constexpr std::uint64_t kMuch =
+    256 << 10;  // bytes of scales that are worth a way past the page cache; an expert's of the release has 369 KB
+constexpr std::size_t kPiece = 1 << 20;
 constexpr int kNanScale = 255;  // the one E8M0 code without a value
 
 std::string text(const Shape& shape) {
@@ -89,7 +98,7 @@ class Binder {
       refuse(at, "no scale for a float tensor", describe(*at.tensor) + " beside a scale " + describe(*scale.tensor));
   }
 
-  Matrix matrix(const TensorSpec& spec, const Located& at) const {
+  Matrix matrix(const TensorSpec& spec, const Located& at) {
     const Shape logical{spec.rows, spec.cols};
     const DType type = at.tensor->dtype;
     if (is_float(type)) {
@@ -117,13 +126,41 @@ class Binder {
   }
 
   /// Scales are read whole: a NaN there would spoil a block in silence.
-  static void check_scale(const Located& at) {
+  void check_scale(const Located& at) {
     const TensorInfo& t = *at.tensor;
     if (t.dtype != DType::f8_e8m0 && t.dtype != DType::u8) refuse(at, "F8_E8M0 (or U8) for a scale");
-    const void* nan = t.bytes == 0 ? nullptr : std::memchr(t.data, kNanScale, static_cast<std::size_t>(t.bytes));
-    if (nan == nullptr) return;
-    const std::int64_t index = static_cast<const std::byte*>(nan) - t.data;
+    const std::int64_t index =
+        t.bytes < kMuch || !at.file->file()->is_mapped() ? nan_in({t.data, t.bytes}) : nan_of(at);
+    if (index < 0) return;
     refuse(at, "powers of two", "NaN (byte 255) at " + text({index / t.shape[1], index % t.shape[1]}));
+  }
+
+  /// Index of the first NaN; -1: none.
+  static std::int64_t nan_in(std::span<const std::byte> scales) {
+    const void* nan = scales.empty() ? nullptr : std::memchr(scales.data(), kNanScale, scales.size());
+    return nan == nullptr ? -1 : static_cast<const std::byte*>(nan) - scales.data();
+  }
+
+  /// The same of a tensor that is mapped, but read past the page cache: the release's 23 GB of scales would push out what is of use there.
+  std::int64_t nan_of(const Located& at) {
+    using files::DirectFile;
+    const files::FileBytes& mapped = *at.file->file();
+    std::unique_ptr<DirectFile>& file = files_[at.file];
+    if (!file) file = std::make_unique<DirectFile>(at.file->origin(), mapped.id());
+    buffer_.resize(kPiece + 3 * DirectFile::kBlock);
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer_.data());
+    std::byte* const block = buffer_.data() + (DirectFile::kBlock - address % DirectFile::kBlock) % DirectFile::kBlock;
+    for (std::uint64_t done = 0; done < at.tensor->bytes; done += kPiece) {
+      const std::uint64_t offset = static_cast<std::uint64_t>(at.tensor->data - mapped.bytes().data()) + done;
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, at.tensor->bytes - done));
+      if (const files::ReadFailure failure = file->read(offset, count, block)) {
+        throw Error(Errc::io, at.file->origin() + ": tensor " + at.tensor->name + ": cannot read at byte " +
+                                  std::to_string(failure.at) + ": " + files::reason(failure));
+      }
+      const std::int64_t index = nan_in({block + offset % DirectFile::kBlock, count});
+      if (index >= 0) return static_cast<std::int64_t>(done) + index;
+    }
+    return -1;
   }
 
   void convert_vectors(std::vector<float>& arena) {
@@ -159,6 +196,8 @@ class Binder {
   const ShardSet& shards_;
   std::vector<TensorSpec> specs_;
   std::vector<Located> found_;
+  std::map<const SafetensorsFile*, std::unique_ptr<files::DirectFile>> files_;
+  std::vector<std::byte> buffer_;
 };
 
 }  // namespace

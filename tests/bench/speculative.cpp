@@ -9,12 +9,13 @@
 //   schedule  COUNT repeats (3) of TOKENS new tokens a request (96): tokens per second of each policy over those of plain decoding.
 //             Fails where a greedy text is not that of plain decoding.
 //   all       the three, as they are by default.
+// A fourth argument names another model folder than the demo; without a tokenizer its prompts are random tokens.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <iomanip>
 #include <iostream>
 #include <map>
@@ -33,6 +34,7 @@
 #include "dsv41/runtime/model_folder.hpp"
 #include "dsv41/runtime/profiler.hpp"
 #include "dsv41/runtime/sampler.hpp"
+#include "support/random.hpp"
 #include "support/temp_folder.hpp"
 
 namespace {
@@ -45,12 +47,18 @@ using Ids = std::vector<std::int32_t>;
 constexpr std::int64_t kShortest = 5, kLongest = 100;  // tokens of a prompt
 
 struct Demo {
-  runtime::ModelFolder folder = runtime::ModelFolder::open(DSV41_DEMO_DIR);
+  explicit Demo(const std::string& path) : folder(runtime::ModelFolder::open(path)) {}
+
+  runtime::ModelFolder folder;
   std::int64_t draft = folder.checkpoint.config().draft.block, vocab = folder.checkpoint.config().vocab;
 
-  /// Equidistant pieces of the held-out text, of lengths that vary.
+  /// Equidistant pieces of the held-out text, of lengths that vary; without a tokenizer, of random tokens.
   std::vector<Ids> prompts(std::int64_t count) const {
-    const Ids ids = folder.tokenizer->encode(test::read_file(std::string(DSV41_DEMO_DIR) + "/heldout.txt"), false);
+    test::Random random(1);
+    Ids ids(folder.tokenizer ? 0 : 4096);
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random.below(vocab));
+    if (folder.tokenizer)
+      ids = folder.tokenizer->encode(test::read_file(std::string(DSV41_DEMO_DIR) + "/heldout.txt"), false);
     std::vector<Ids> out;
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t length = kShortest + 37 * i % (kLongest - kShortest + 1);  // 37 has no divisor in common
@@ -65,9 +73,8 @@ struct Demo {
   throw Error(Errc::internal, what);
 }
 
-/// Seconds of this program's processor time: the reference runs on one thread, and other programs hardly change it.
 double now() {
-  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double median(std::vector<double> values) {
@@ -389,7 +396,7 @@ int main(int argc, char** argv) try {
                                  Part{"schedule", 3, 96, schedule}};
   const std::string_view wanted = argc > 1 ? argv[1] : "all";
   constexpr std::int64_t kFewest = 8;  // so that some round has room for a whole block
-  const Demo demo;
+  const Demo demo(argc > 4 ? argv[4] : DSV41_DEMO_DIR);
   std::cout << std::setprecision(3);
   bool known = false;
   for (const Part& part : kParts) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The conformance kit against RefBackend: every seam, every decision and the greedy continuation of each case, in one call, in chunks of
-// three and token by token. Writes the table of docs/conformance.md.
+// The conformance kit against RefBackend, whose table it writes, and against CpuBackend: every seam, every decision and the greedy
+// continuation of each case, in one call, in chunks of three and token by token.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,6 +14,7 @@
 
 #include "dsv41/ref/ref_backend.hpp"
 #include "support/catch.hpp"
+#include "support/cpu_backends.hpp"
 #include "support/kit.hpp"
 
 using namespace dsv41;
@@ -81,6 +82,27 @@ TEST_CASE("the kit: every seam, decision and greedy token, however the prompt is
   }
   CHECK(unclear <= kUnclear);
   std::ofstream(DSV41_CONFORMANCE_TABLE) << table;
+}
+
+TEST_CASE("the kit on the CPU backend: conforming, and the same bits for every instruction set, threads and chunks",
+          "[kit]") {
+  for (const auto& folder : kit_folders(DSV41_KIT)) {
+    const KitCase c(folder);
+    INFO(c.name);
+    const SeamValues whole = run_case<CpuOn<0, 1>>(c, Numeric::exact, 0);
+    CHECK(SeamComparison(c.expected, whole).fault() == "");
+    const auto equal = [&](const SeamValues& other) {
+      REQUIRE(other.size() == whole.size());
+      for (const auto& [name, values] : whole) {
+        INFO(name);
+        CHECK(same_bits(values, other.at(name)));
+      }
+    };
+    equal(run_case<CpuOn<0, 2>>(c, Numeric::exact, 1));
+    equal(run_case<CpuOn<1, 3>>(c, Numeric::exact, 3));
+    equal(run_case<CpuOn<2, 5>>(c, Numeric::exact, 0));
+    equal(run_case<CpuOn<3, 1>>(c, Numeric::exact, 3));
+  }
 }
 
 TEST_CASE("the kit: garbage behind a near-tie is found out from the next row on", "[kit]") {

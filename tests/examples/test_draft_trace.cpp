@@ -244,6 +244,16 @@ TEST_CASE("07_drafts says which file is wrong", "[numbered]") {
   refused(std::vector<std::string>(7, good), "7 traces, expected at most 6");
 }
 
+TEST_CASE("07_drafts whose chart is lost does not succeed", "[numbered]") {
+  const TempFolder folder;
+  Streams streams;
+  streams.open(1, "/dev/full");
+  streams.open(2, folder.write("err", "").string());
+  const std::string trace = folder.write("trace.json", small_trace().json());
+  CHECK(wait_for(streams.start({trace}, drafts_program().c_str())) == 2);
+  CHECK(read_file(folder / "err").find("07_drafts: standard output: No space left on device\n") != std::string::npos);
+}
+
 TEST_CASE("07_drafts without arguments draws the demo under every load", "[numbered]") {
   const Run run = run_program(drafts_program().c_str(), {});
   CHECK(run.status == 0);

@@ -14,8 +14,9 @@ std::string example(const std::string& name) {
 }  // namespace
 
 TEST_CASE("an example whose output is lost does not succeed", "[numbered]") {
-  for (const char* name : {"01_router", "02_mhc", "03_experts_touched", "04_sinkhorn", "05_spelling", "06_sessions",
-                           "07_drafts", "08_drafting"}) {
+  // 07_drafts has a case of its own, with a trace: without one it draws for as long as the others together.
+  for (const char* name :
+       {"01_router", "02_mhc", "03_experts_touched", "04_sinkhorn", "05_spelling", "06_sessions", "08_drafting"}) {
     INFO(name);
     Streams streams;
     streams.open(1, "/dev/full");

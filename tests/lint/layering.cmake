@@ -10,6 +10,7 @@ set(sees_numerics core numerics)
 set(sees_ops core numerics ops)
 set(sees_ref core numerics ops ref)
 set(sees_backend core numerics ops backend)
+set(sees_cpu core numerics ops ref backend)
 set(sees_modules core numerics ops)      # and what modules share: weights.hpp, sequence.hpp; dspark is a small model, built of the others
 set(sees_model core numerics ops modules model)
 set(sees_plan core numerics plan)        # and the list of tensors and their file format

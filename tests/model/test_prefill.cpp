@@ -15,6 +15,7 @@
 #include "support/memory.hpp"
 #include "support/random_config.hpp"
 #include "support/random_model.hpp"
+#include "support/share.hpp"
 #include "support/tolerance.hpp"
 
 using namespace dsv41;
@@ -22,7 +23,7 @@ using namespace dsv41::test;
 
 namespace {
 
-constexpr int kConfigs = 12;
+constexpr int kConfigs = kShare > 1 ? 4 : 12;
 constexpr std::int64_t kDecoded = 200;
 
 /// What the last prompt row depends on in the boundary layer.

@@ -280,7 +280,7 @@ TEST_CASE("an engine refuses options that no session could have") {
   refused({.max_context = 0}, Errc::invalid_argument, "max_context is 0" + range);
   refused({.max_context = most + 1}, Errc::invalid_argument, "max_context is " + std::to_string(most + 1) + range);
   refused({.max_rows = 0}, Errc::invalid_argument, "max_rows is 0, expected at least 1");
-  refused({.backend = "gpu"}, Errc::unsupported, "backend 'gpu', expected 'ref'");
+  refused({.backend = "gpu"}, Errc::unsupported, "backend 'gpu', expected 'cpu' or 'ref'");
   static_assert(!std::is_constructible_v<Engine, ModelFolder, runtime::EngineOptions>,
                 "a temporary folder would dangle");
 }

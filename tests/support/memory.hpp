@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "dsv41/backend/cpu.hpp"
 #include "dsv41/core/cache_rows.hpp"
 #include "dsv41/numerics/packed.hpp"
 #include "dsv41/ops/op.hpp"
@@ -26,7 +27,11 @@
 namespace dsv41::test {
 
 /// Every backend that runs the conformance suite.
-using Backends = std::tuple<RefBackend>;
+using Backends = std::tuple<RefBackend, CpuBackend>;
+
+/// Whether a backend keeps sums of products wide, as the contracts' match classes take for granted.
+template <class B>
+inline constexpr bool kSumsWide = std::is_same_v<B, RefBackend>;
 
 inline constexpr Numeric kNumerics[] = {Numeric::exact, Numeric::deployed};
 inline constexpr Format kFormats[] = {Format::f32,      Format::f16,     Format::bf16,
@@ -140,6 +145,20 @@ inline Stored identity_matrix(std::int64_t n) {
   std::vector<float> values(static_cast<std::size_t>(n * n), 0.0f);
   for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i * n + i)] = 1;
   return float_matrix(n, n, values);
+}
+
+/// The magnitudes of a matrix's elements, and of an array's.
+inline Stored magnitudes(const Stored& m) {
+  std::vector<float> values;
+  for (std::int64_t r = 0; r < m.rows; ++r) {
+    for (std::int64_t c = 0; c < m.cols; ++c) values.push_back(static_cast<float>(std::fabs(m.value(r, c))));
+  }
+  return float_matrix(m.rows, m.cols, values);
+}
+template <std::size_t Rank>
+Array<float, Rank> magnitudes(Array<float, Rank> a) {
+  for (float& v : a.values) v = std::fabs(v);
+  return a;
 }
 
 /// One row of `x` [groups * cols] times the transposed matrix; output o reads its group's part.

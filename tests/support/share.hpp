@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// How much of a long random test runs: all of it, or under the address sanitizer, which costs that much, one part in kShare.
+// How much of a long test runs: all of it, or under the address sanitizer, which costs that much, one part in kShare; a table of cases
+// leaves out there (kShare > 1) those that make no other kind of call than the ones that stay.
 #pragma once
 
 namespace dsv41::test {

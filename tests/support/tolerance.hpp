@@ -19,6 +19,9 @@ namespace dsv41::test {
 
 /// norm<1e-6>: float32 rounding leaves about 1e-7 of a vector's length; a lost term of a sum of 1000 leaves 3e-2.
 inline constexpr double kNorm = 1e-6;
+/// Sums kept in float32 (docs/numerics.md, CPU backend): an addition rounds by 6e-8 of a partial sum, which is no larger than the sum of
+/// the terms' magnitudes; some hundred of them in a lane, up and down, leave a few times that. A lost term of 1000 leaves 1e-3.
+inline constexpr double kTerms = 1e-6;
 /// norm<1e-5> (attention): exp of a float32 logit carries the logit's rounding, up to |logit| * 6e-8.
 inline constexpr double kNormAttention = 1e-5;
 /// ulp<1>: one wide sum, rounded once.
@@ -88,6 +91,18 @@ inline void check_close(const std::vector<float>& got, const std::vector<double>
                         double tolerance = kNorm) {
   if (numeric == Numeric::deployed) return check_rounded(got, want);
   CHECK(norm_error(got, want) <= tolerance);
+}
+
+/// Sums of float32: each within kTerms of what the magnitudes of its terms sum up to.
+inline void check_terms(const std::vector<float>& got, const std::vector<double>& want,
+                        const std::vector<double>& sizes) {
+  REQUIRE(got.size() == want.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double error = std::fabs(static_cast<double>(got[i]) - want[i]);
+    worst = std::max(worst, error == 0 ? 0 : error / sizes[i]);
+  }
+  CHECK(worst <= kTerms);
 }
 
 template <class T>

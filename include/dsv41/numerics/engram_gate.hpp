@@ -13,6 +13,11 @@
 
 namespace dsv41::numerics {
 
+/// total / norms / sqrt(dim): the end of engram_dot.
+DSV41_HD inline float engram_dot_of(double total, float norms, std::int64_t dim) {
+  return static_cast<float>(total) / norms * inverse_root(dim);
+}
+
 /// sum(h q k key) / (rms(h) rms(key)) / sqrt(dim); q and k are the stream's weight rows. h * (q * k) is rounded to float32 as one factor,
 /// its products with the key are summed wide and rounded once; the divisions and the scale are float32.
 DSV41_HD inline float engram_dot(const float* h, const float* q, const float* k, const float* key, std::int64_t dim,
@@ -20,8 +25,7 @@ DSV41_HD inline float engram_dot(const float* h, const float* q, const float* k,
   const auto product = [=](std::int64_t i) {
     return static_cast<double>(h[i] * (q[i] * k[i])) * static_cast<double>(key[i]);
   };
-  const float norms = rms(h, dim, eps) * rms(key, dim, eps);
-  return static_cast<float>(sum(dim, product)) / norms * inverse_root(dim);
+  return engram_dot_of(sum(dim, product), rms(h, dim, eps) * rms(key, dim, eps), dim);
 }
 
 /// sigmoid(sign(dot) * sqrt(max(|dot|, 1e-6))); +0 gives sigmoid(1e-3).

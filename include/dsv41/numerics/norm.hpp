@@ -12,9 +12,14 @@
 
 namespace dsv41::numerics {
 
+/// sqrt(mean(x^2) + eps), from the sum of squares
+DSV41_HD inline float rms_of(double squares, std::int64_t count, double eps) {
+  return static_cast<float>(std::sqrt(squares / static_cast<double>(count) + eps));
+}
+
 /// sqrt(mean(x^2) + eps)
 DSV41_HD inline float rms(const float* x, std::int64_t count, double eps) {
-  return static_cast<float>(std::sqrt(dot(x, x, count) / static_cast<double>(count) + eps));
+  return rms_of(dot(x, x, count), count, eps);
 }
 
 /// y = w * (x / rms(x)), rounded as the class says. y may be x.

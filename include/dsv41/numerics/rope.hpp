@@ -51,17 +51,24 @@ DSV41_HD inline void rotate_pair(Numeric numeric, float cosine, float sine, floa
   pair[1] = activation(numeric, even * sine + odd * cosine);
 }
 
-/// One row in place: its trailing 2 * pairs channels rotated at `position` (inverse: by the negative angle), every channel rounded as the
-/// class says, then the row quantised: rotation comes before the quantiser.
-DSV41_HD inline void rotate_row(Numeric numeric, Quantiser quantiser, const float* frequencies, std::int64_t pairs,
-                                std::int64_t position, bool inverse, std::int64_t width, float* x) {
-  const std::int64_t plain = width - 2 * pairs;
-  for (std::int64_t i = 0; i < plain; ++i) x[i] = activation(numeric, x[i]);
+/// Cosines and sines [pairs] of a position; `inverse`: of the negative angles.
+DSV41_HD inline void rope_angles(const float* frequencies, std::int64_t pairs, std::int64_t position, bool inverse,
+                                 float* cosines, float* sines) {
   for (std::int64_t i = 0; i < pairs; ++i) {
-    float cosine, sine;
-    rope_angle(position, frequencies[i], &cosine, &sine);
-    rotate_pair(numeric, cosine, inverse ? -sine : sine, x + plain + 2 * i);
+    rope_angle(position, frequencies[i], cosines + i, sines + i);
+    if (inverse) sines[i] = -sines[i];
   }
+}
+
+/// One row in place: its trailing 2 * pairs channels rotated by the angles, every channel rounded as the class says, then the row
+/// quantised: rotation comes before the quantiser.
+DSV41_HD inline void rotate_row(Numeric numeric, Quantiser quantiser, const float* cosines, const float* sines,
+                                std::int64_t pairs, std::int64_t width, float* x) {
+  const std::int64_t plain = width - 2 * pairs;
+  if (numeric == Numeric::deployed) {
+    for (std::int64_t i = 0; i < plain; ++i) x[i] = bf16_round(x[i]);
+  }
+  for (std::int64_t i = 0; i < pairs; ++i) rotate_pair(numeric, cosines[i], sines[i], x + plain + 2 * i);
   quantise_row(quantiser, x, width);
 }
 

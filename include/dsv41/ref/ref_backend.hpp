@@ -4,7 +4,6 @@
 // and is what other backends are measured against.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "dsv41/core/error.hpp"
+#include "dsv41/ops/large_ops.hpp"
 #include "dsv41/ops/op.hpp"
 #include "dsv41/ref/block_attention.hpp"
 #include "dsv41/ref/cache_append.hpp"
@@ -57,26 +57,9 @@ class RefBackend {
   }
 
   void prepare(const ModelConfig& c, std::int64_t rows) {
-    // Inputs that linears quantise into the workspace; the other ops state their own need.
-    const std::int64_t widest =
-        std::max({c.dim, c.q_rank, c.head_dim, c.o_groups * c.o_rank, c.engram.columns() * c.engram.dim,
-                  static_cast<std::int64_t>(c.draft.tap_layers.size()) * c.dim});
-    ops::SwigluExperts experts{.x = {nullptr, {rows, c.dim}}};
-    experts.shared.w1.rows = std::max<std::int64_t>(c.shared_experts, 1) * c.ff;  // no routed expert is wider
-    const ops::SparseAttention attention{.q = {nullptr, {1, c.heads, c.head_dim}},
-                                         .ids = {nullptr, {1, c.index_topk}},
-                                         .counts = {nullptr, {1}},
-                                         .window = c.window};
-    const ops::IndexSelect select{.q = {nullptr, {1, c.index_heads, c.index_dim}},
-                                  .keys = {.format = CacheFormat::index}};
-    const ops::BlockAttention block{
-        .q = {nullptr, {rows, c.heads, c.head_dim}}, .first_position = c.window, .window = c.window};
-    const ops::Markov markov{.tokens = {nullptr, {rows}},
-                             .embed = {.cols = c.draft.markov_rank},
-                             .confidence = {.cols = c.dim + c.draft.markov_rank}};
-    grow(std::max({static_cast<std::size_t>(rows * widest), ref::workspace_floats(experts),
-                   ref::workspace_floats(attention), ref::workspace_floats(select), ref::workspace_floats(block),
-                   ref::workspace_floats(markov)}));
+    ops::for_each_large_op(c, rows, [&](const auto& op) {
+      if constexpr (requires { ref::workspace_floats(op); }) grow(ref::workspace_floats(op));
+    });
     sync();
   }
 

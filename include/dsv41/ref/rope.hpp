@@ -3,6 +3,7 @@
 // Reference of ops::Rope.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "dsv41/numerics/rope.hpp"
@@ -10,12 +11,19 @@
 
 namespace dsv41::ref {
 
-inline void run(const ops::Rope& op) {
+/// Cosines and sines of one position.
+inline std::size_t workspace_floats(const ops::Rope& op) {
+  return static_cast<std::size_t>(2 * op.frequencies.extent(0));
+}
+
+/// `workspace`: workspace_floats(op) floats. The angles are computed once for all heads.
+inline void run(const ops::Rope& op, float* workspace) {
+  const std::int64_t pairs = op.frequencies.extent(0);
+  float *const cosines = workspace, *const sines = workspace + pairs;
   for (std::int64_t t = 0; t < op.x.extent(0); ++t) {
-    for (std::int64_t h = 0; h < op.x.extent(1); ++h) {
-      numerics::rotate_row(op.numeric, op.quantiser, op.frequencies.data(), op.frequencies.extent(0), op.positions[t],
-                           op.inverse, op.x.extent(2), op.x.row(t).row(h).data());
-    }
+    numerics::rope_angles(op.frequencies.data(), pairs, op.positions[t], op.inverse, cosines, sines);
+    for (std::int64_t h = 0; h < op.x.extent(1); ++h)
+      numerics::rotate_row(op.numeric, op.quantiser, cosines, sines, pairs, op.x.extent(2), op.x.row(t).row(h).data());
   }
 }
 

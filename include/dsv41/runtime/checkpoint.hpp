@@ -19,6 +19,8 @@ namespace dsv41::runtime {
 /// Tells one model from another.
 using Fingerprint = std::array<std::byte, 32>;
 
+class ShardSet;
+
 /// An opened model folder. Immutable after open; views handed out live as long as it does. Moves, does not copy.
 class Checkpoint {
  public:
@@ -27,7 +29,7 @@ class Checkpoint {
   ///
   /// Errors:  io (missing, unreadable, truncated), format (malformed JSON, header or index; wrong dtype, shape, count; NaN scale),
   ///          unsupported (a key or value outside the specification), out_of_memory. Messages name the file and the tensor or key.
-  /// Cost:    reads headers, scales and small vectors; maps the rest. Access::read copies the files into memory instead: for file
+  /// Cost:    reads headers, scales (large ones past the page cache) and small vectors; maps the rest. Access::read copies the files into memory instead: for file
   ///          systems that map badly, or whose files somebody may shorten while they are open (a mapping then faults).
   static Checkpoint open(const std::filesystem::path& folder, Access access = Access::map);
 
@@ -38,6 +40,7 @@ class Checkpoint {
   const std::filesystem::path& folder() const noexcept;
   const ModelConfig& config() const noexcept;
   const ModelWeights& weights() const noexcept;
+  const ShardSet& shards() const noexcept;  ///< for the library's own sources
 
   /// Of the config's values that results follow from, and of every tensor: name, dtype, shape, first and last 64 bytes.
   ///

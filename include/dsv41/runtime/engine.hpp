@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "dsv41/backend/cpu.hpp"
 #include "dsv41/core/numeric.hpp"
 #include "dsv41/model/prefill.hpp"
 #include "dsv41/runtime/model_folder.hpp"
@@ -18,7 +19,9 @@
 namespace dsv41::runtime {
 
 struct EngineOptions {
-  std::string backend = "ref";  ///< "ref": the plain CPU reference, one thread
+  /// "cpu": SIMD kernels on threads (backend/cpu.hpp); "ref": the plain reference, one thread.
+  std::string backend = "cpu";
+  CpuOptions cpu = {};  ///< threads of "cpu"; "ref" has one
   Numeric numeric = Numeric::exact;
   std::int64_t max_context = 4096;  ///< positions of a session; its memory grows with its tokens
   std::int64_t max_rows =
@@ -31,6 +34,12 @@ struct EngineOptions {
   std::int64_t cache_bytes =
       0;  ///< hard limit of the memory of all sessions and the prefix cache; 0: the backend's memory
   std::int64_t prefix_bytes = 0;  ///< of these, what the prefix cache may hold; 0, or no kv sources: there is none
+  /// Of "cpu": hard limit of the memory for weights: those that every token reads, and as many routed experts as the rest holds; others are
+  /// read from their files when they are needed, past the page cache. Embeddings and Engram tables are read row by row where they are
+  /// mapped and do not count. 0: all weights are read where they are mapped. Results are the same bits.
+  std::int64_t weight_bytes = 0;
+  bool check_weights =
+      false;  ///< with weight_bytes: every expert is compared with its file each time it is used; slow, for tests
 };
 
 /// One session's part of a step over several.
@@ -64,11 +73,28 @@ struct EngineMemory {
   std::int64_t prefix_bytes = 0;  ///< what the prefix cache holds
 };
 
+/// What became of EngineOptions::weight_bytes. Experts count once a step that reads them.
+struct WeightTier {
+  std::int64_t limit_bytes = 0;  ///< EngineOptions::weight_bytes
+  std::int64_t dense_bytes = 0;  ///< of them, weights that every token reads
+  std::int64_t slot_bytes = 0;   ///< an expert's place in memory
+  std::int64_t slots = 0;
+  std::int64_t experts = 0;           ///< that could take one
+  std::int64_t hits = 0, misses = 0;  ///< experts that were there, or under way, when a step asked for them; and others
+  std::int64_t bytes_read = 0;        ///< for steps that asked
+  std::int64_t ahead_bytes = 0;       ///< and before one did
+  std::int64_t ahead_used_bytes = 0;  ///< of these, what a step asked for in time
+  bool reads_ahead = false;           ///< still; it ends when it does not pay
+  bool direct = false;                ///< past the page cache (O_DIRECT); else it is told to drop what was read
+  double stall_seconds = 0;           ///< in which a step had nothing to do but wait for experts
+};
+
 /// Runs one step at a time; an engine and its sessions may be used from one thread at a time. The folder must outlive it.
 class Engine {
  public:
-  /// Errors: unsupported (unknown backend; a draft of a model without draft stages), invalid_argument (options), format (token map against
-  ///         config), out_of_memory.
+  /// Errors: unsupported (unknown backend; a draft of a model without draft stages; weight_bytes of a backend or folder that cannot, or a
+  ///         model without experts), invalid_argument (options), format (token map against config), io (weight_bytes: a file is not what it
+  ///         was), out_of_memory (weight_bytes too: what is needed at least).
   Engine(const ModelFolder& folder, const EngineOptions& options);
   Engine(ModelFolder&& folder, const EngineOptions& options) = delete;  // it would dangle
   ~Engine();
@@ -115,6 +141,9 @@ class Engine {
   const std::string& numeric_class() const noexcept;
 
   EngineMemory memory() const noexcept;
+
+  /// Counters since the engine was made; all 0 without weight_bytes. At any time, from any thread.
+  WeightTier weight_tier() const noexcept;
 
  private:
   friend class Session;

@@ -14,6 +14,10 @@
 #include <string_view>
 #include <vector>
 
+namespace dsv41::files {
+class FileBytes;
+}
+
 namespace dsv41::runtime {
 
 /// Element types with whole bytes. `unknown` is anything else a header names (case B81).
@@ -80,6 +84,7 @@ class SafetensorsFile {
   const std::string& origin() const noexcept;                    ///< the path, for messages
   std::span<const TensorInfo> tensors() const noexcept;          ///< in order of their offsets
   const TensorInfo* find(std::string_view name) const noexcept;  ///< null when absent; logarithmic
+  const files::FileBytes* file() const noexcept;  ///< for the library's own sources; null over a caller's bytes
 
  private:
   struct Impl;
