@@ -215,6 +215,7 @@ class Selection {
     if (ids.extent(0) == 0) return;
     std::int64_t i = 0;
     for (; i < end && best.count() < ids.extent(0); ++i) best.offer(static_cast<std::int32_t>(i));
+    if (best.count() < ids.extent(0)) return;  // everything was offered, and there may be no worst one
     while ((i = next_above(target_, scores, i, end, scores[ids[0]])) < end) best.offer(static_cast<std::int32_t>(i++));
   }
 

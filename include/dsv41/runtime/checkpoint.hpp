@@ -29,8 +29,9 @@ class Checkpoint {
   ///
   /// Errors:  io (missing, unreadable, truncated), format (malformed JSON, header or index; wrong dtype, shape, count; NaN scale),
   ///          unsupported (a key or value outside the specification), out_of_memory. Messages name the file and the tensor or key.
-  /// Cost:    reads headers, scales (large ones past the page cache) and small vectors; maps the rest. Access::read copies the files into memory instead: for file
-  ///          systems that map badly, or whose files somebody may shorten while they are open (a mapping then faults).
+  /// Cost:    reads headers, scales (large ones past the page cache) and small vectors; maps the rest. Access::read copies the files into
+  ///          memory instead: for file systems that map badly, or whose files somebody may shorten while they are open (a mapping then
+  ///          faults).
   static Checkpoint open(const std::filesystem::path& folder, Access access = Access::map);
 
   Checkpoint(Checkpoint&&) noexcept;
