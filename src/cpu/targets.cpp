@@ -32,7 +32,7 @@ struct Targets {
 };
 
 const Targets& targets() {
-  static const Targets found;
+  static const Targets& found = *new Targets;  // never destroyed, as alone() in workers.cpp
   return found;
 }
 

@@ -114,7 +114,7 @@ class Alone final : public Workers {
 
 namespace cpu {
 Workers& alone() noexcept {
-  static Alone caller;
+  static Alone& caller = *new Alone;  // never destroyed: a program may end while another thread runs an op
   return caller;
 }
 }  // namespace cpu

@@ -101,7 +101,6 @@ void check_counters(const WeightTier& w, std::int64_t limit, std::int64_t expert
   CHECK(w.bytes_read > 0);
   CHECK(w.bytes_read <= w.misses * w.slot_bytes);
   CHECK(w.ahead_used_bytes <= w.ahead_bytes);
-  CHECK(w.stall_seconds > 0);
 }
 
 }  // namespace
