@@ -73,16 +73,15 @@ std::size_t workspace_floats(const Op& op, const Context& context) {
 
 template <ByRows Op>
 void run(const Op& op, const Context& context, float* workspace) {
-  constexpr std::int64_t kWork = 8192;
-  const std::int64_t each = std::max<std::int64_t>(1, kWork / std::max<std::int64_t>(row_work(op), 1));
-  context.each_part(rows_of(op), each, [&](std::int64_t first, std::int64_t end, std::int64_t worker) {
-    const Op rows = part(op, first, end - first);
-    if constexpr (requires { ref::workspace_floats(op); }) {
-      ref::run(rows, workspace + worker * static_cast<std::int64_t>(ref::workspace_floats(op)));
-    } else {
-      ref::run(rows);
-    }
-  });
+  context.each_part(rows_of(op), piece_rows(row_work(op)),
+                    [&](std::int64_t first, std::int64_t end, std::int64_t worker) {
+                      const Op rows = part(op, first, end - first);
+                      if constexpr (requires { ref::workspace_floats(op); }) {
+                        ref::run(rows, workspace + worker * static_cast<std::int64_t>(ref::workspace_floats(op)));
+                      } else {
+                        ref::run(rows);
+                      }
+                    });
 }
 
 }  // namespace dsv41::cpu

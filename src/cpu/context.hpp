@@ -52,6 +52,11 @@ struct Context {
   }
 };
 
+/// Rows of a piece: about so many values keep a worker busy for long enough.
+constexpr std::int64_t piece_rows(std::int64_t width) noexcept {
+  return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(width, 1));
+}
+
 /// Hands out parts of a workspace, or counts what they take.
 class Cut {
  public:

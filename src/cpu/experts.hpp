@@ -170,14 +170,11 @@ class ExpertRun {
     }
     for (int f = 0; f < kInputForms; ++f) {
       if (wanted[f] == nullptr || (f == 0 && plain_serves(*wanted[f]))) continue;
-      constexpr std::int64_t kFloats = 16384;
-      context_.each_part(tokens_, std::max<std::int64_t>(1, kFloats / dim_),
-                         [&](std::int64_t t, std::int64_t end, std::int64_t) {
-                           for (; t < end; ++t) {
-                             s_.packed[f].put(context_.target, wanted[f]->format, quantises(*wanted[f]), t, 0, dim_,
-                                              op_.x.row(t).data());
-                           }
-                         });
+      context_.each_part(tokens_, piece_rows(dim_), [&](std::int64_t t, std::int64_t end, std::int64_t) {
+        for (; t < end; ++t) {
+          s_.packed[f].put(context_.target, wanted[f]->format, quantises(*wanted[f]), t, 0, dim_, op_.x.row(t).data());
+        }
+      });
     }
   }
 

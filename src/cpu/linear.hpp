@@ -95,14 +95,12 @@ inline void run(const ops::Linear& op, const Context& context, float* workspace)
   const std::int64_t rows = op.x.extent(0), cols = op.w.cols, group = op.w.rows / op.groups;
   if (rows == 0 || op.w.rows == 0) return;
   if (space.packs) {
-    constexpr std::int64_t kFloats = 16384;
-    context.each_part(rows * op.groups, std::max<std::int64_t>(1, kFloats / std::max<std::int64_t>(cols, 1)),
-                      [&](std::int64_t first, std::int64_t end, std::int64_t) {
-                        for (std::int64_t i = first; i < end; ++i) {
-                          space.packed.put(context.target, op.w.format, op.quantises_input(), i, 0, cols,
-                                           op.x.row(i % rows).data() + i / rows * cols);
-                        }
-                      });
+    context.each_part(rows * op.groups, piece_rows(cols), [&](std::int64_t first, std::int64_t end, std::int64_t) {
+      for (std::int64_t i = first; i < end; ++i) {
+        space.packed.put(context.target, op.w.format, op.quantises_input(), i, 0, cols,
+                         op.x.row(i % rows).data() + i / rows * cols);
+      }
+    });
   }
   for (std::int64_t i = 0; i < rows * op.groups; ++i)
     space.x[i] = space.packs ? space.packed.row(i) : op.x.row(i % rows).data() + i / rows * cols;

@@ -3,7 +3,6 @@
 // Ops of whole rows on the CPU: ops::RmsNorm, ops::EngramGather and ops::EngramGate, cut into runs of rows.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,11 +10,6 @@
 #include "cpu/kernels/rows.hpp"
 
 namespace dsv41::cpu {
-
-/// Rows of a piece: about so many values keep a worker busy for long enough.
-constexpr std::int64_t piece_rows(std::int64_t width) noexcept {
-  return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(width, 1));
-}
 
 inline std::size_t workspace_floats(const ops::RmsNorm&, const Context&) {
   return 0;

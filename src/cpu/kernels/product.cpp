@@ -158,7 +158,7 @@ HWY_INLINE bool has_nan(const std::uint8_t* codes, std::int64_t count) {
   return (found & 0x80) != 0;
 }
 
-/// Which outputs and rows share a decoded weight: as many sums as fit into the registers, 32 of AVX-512 and NEON, 16 elsewhere.
+/// Which outputs and rows share a decoded weight: as many sums as fit into the registers, 32 of AVX-512, 16 taken elsewhere.
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86;
 constexpr int kTileRows = kManyRegisters ? 6 : kParts == 2 ? 3 : 1;
 constexpr int kTileOutputs = kManyRegisters ? 4 : kParts == 2 ? 2 : 1;
@@ -521,9 +521,9 @@ void pack_row(Target target, Format format, bool quantise, const float* from, st
 }
 
 std::int64_t product_scratch(std::int64_t rows, std::int64_t cols) noexcept {
-  constexpr std::int64_t kOutputs = 8, kLanes = 16, kRows = 96;  // of a panel, of a sum, of a block (above)
-  return kOutputs * (scale_blocks(cols) + kScaleBlock) + 16 + kOutputs * kChunk +
-         std::min(rows, kRows) * kOutputs * kLanes;
+  using namespace HWY_NAMESPACE;  // the sizes are those of every target
+  return open_scratch(cols, kPanelOutputs) + kPanelOutputs * kPanelCols +
+         std::min(rows, kRowBlock) * kPanelOutputs * kVirtual;
 }
 
 void outputs(Target target, const Product& product, std::int64_t first, std::int64_t end, float* scratch) noexcept {
